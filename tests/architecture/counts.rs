@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{self, Source, sources};
+use super::source::{self, Source, read_sources};
 
 /// Each count and its maximum.
-const ALLOWED: [(&str, usize); 8] = [
+const MAX_COUNTS: [(&str, usize); 8] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 30 words", 0),
@@ -19,10 +19,10 @@ const ALLOWED: [(&str, usize); 8] = [
 ];
 
 /// Beginnings of doc comments that do not describe their item. Source: CONTRIBUTING.md.
-const NO_BEGINNINGS: [&str; 6] = ["What ", "How ", "Who ", "Whether ", "Of ", "Likewise"];
+const VAGUE_BEGINNINGS: [&str; 6] = ["What ", "How ", "Who ", "Whether ", "Of ", "Likewise"];
 
 /// Words that hide the subject of a sentence.
-const NO_SUBJECTS: [&str; 3] = ["somebody", "nobody", "whoever"];
+const VAGUE_SUBJECTS: [&str; 3] = ["somebody", "nobody", "whoever"];
 
 /// Names of constants that do not include their subject.
 const BARE_CONSTANTS: [&str; 12] = [
@@ -36,13 +36,13 @@ const COMMON_TYPES: [&str; 4] = ["Error", "Settings", "Spec", "Result"];
 #[test]
 fn counts_of_problems_never_rise() {
     let all: Vec<(&str, Vec<Source>)> =
-        ["shared", "agent", "manager"].map(|krate| (krate, sources(krate))).into();
+        ["shared", "agent", "manager"].map(|krate| (krate, read_sources(krate))).into();
     let files: Vec<&Source> = all.iter().flat_map(|(_, sources)| sources).collect();
     let texts: Vec<String> =
-        files.iter().map(|file| source::read(&source::root().join(&file.path))).collect();
+        files.iter().map(|file| source::read(&source::workspace_root().join(&file.path))).collect();
     let sum = |count: fn(&str) -> usize| texts.iter().map(|text| count(text)).sum::<usize>();
     let counted = [
-        sum(foggy_beginnings),
+        sum(vague_beginnings),
         sum(hidden_subjects),
         sum(long_sentences),
         all.iter().map(|(_, sources)| shared_names(sources)).sum(),
@@ -52,7 +52,7 @@ fn counts_of_problems_never_rise() {
         all.iter().map(|(_, sources)| spread_types(sources)).sum(),
     ];
     let mut wrong = Vec::new();
-    for ((what, allowed), count) in ALLOWED.into_iter().zip(counted) {
+    for ((what, allowed), count) in MAX_COUNTS.into_iter().zip(counted) {
         println!("{count:6}  {what}");
         if count > allowed {
             wrong.push(format!("{what}: {count}, at most {allowed}"));
@@ -61,16 +61,16 @@ fn counts_of_problems_never_rise() {
     assert!(wrong.is_empty(), "a count may fall but never rise:\n{}", wrong.join("\n"));
 }
 
-fn comments(text: &str) -> impl Iterator<Item = &str> {
+fn comment_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.trim_start().strip_prefix("//"))
 }
 
-fn foggy_beginnings(text: &str) -> usize {
+fn vague_beginnings(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let begins = |at: usize| {
         let before = at.checked_sub(1).map_or("", |before| lines[before]);
         let first = lines[at].strip_prefix("/// ").filter(|_| !before.starts_with("///"));
-        first.is_some_and(|first| NO_BEGINNINGS.iter().any(|word| first.starts_with(word)))
+        first.is_some_and(|first| VAGUE_BEGINNINGS.iter().any(|word| first.starts_with(word)))
     };
     (0..lines.len()).filter(|at| begins(*at)).count()
 }
@@ -79,9 +79,9 @@ fn hidden_subjects(text: &str) -> usize {
     let hides = |line: &str| {
         let lower = line.to_lowercase();
         let mut words = lower.split(|c: char| !c.is_alphabetic());
-        words.any(|word| NO_SUBJECTS.contains(&word))
+        words.any(|word| VAGUE_SUBJECTS.contains(&word))
     };
-    comments(text).filter(|line| hides(line)).count()
+    comment_lines(text).filter(|line| hides(line)).count()
 }
 
 fn long_sentences(text: &str) -> usize {
@@ -194,7 +194,7 @@ fn spread_types(files: &[Source]) -> usize {
 #[test]
 fn each_count_finds_its_problem() {
     assert_eq!(
-        foggy_beginnings("/// What it is.\n/// How not.\nfn a() {}\n\n    /// Whether so.\n"),
+        vague_beginnings("/// What it is.\n/// How not.\nfn a() {}\n\n    /// Whether so.\n"),
         2
     );
     assert_eq!(hidden_subjects("// Nobody knows.\nlet nobody = 1;\n/// For whoever asks.\n"), 2);

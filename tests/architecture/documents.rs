@@ -1,6 +1,6 @@
 //! Checks that the tests which documents name exist.
 
-use super::source::{crates, read, root, sources};
+use super::source::{crate_names, read, read_sources, workspace_root};
 
 /// A test's name in a document: modules, and the test's name or, before `…`, its beginning.
 struct TestName<'a> {
@@ -21,22 +21,22 @@ impl<'a> TestName<'a> {
     }
 
     fn is_in(&self, path: &str, text: &str) -> bool {
-        let mut rooms = path.trim_end_matches(".rs").split('/');
+        let mut folders = path.trim_end_matches(".rs").split('/');
         let end = if self.is_whole { "(" } else { "" };
-        self.modules.iter().all(|module| rooms.any(|room| room == *module))
+        self.modules.iter().all(|module| folders.any(|folder| folder == *module))
             && (self.name.is_empty() || text.contains(&format!("fn {}{end}", self.name)))
     }
 }
 
 #[test]
 fn tests_named_in_the_documentation_exist() {
-    let files: Vec<(String, String)> = crates()
+    let files: Vec<(String, String)> = crate_names()
         .into_iter()
-        .flat_map(sources)
-        .map(|file| (read(&root().join(&file.path)), file.path))
+        .flat_map(read_sources)
+        .map(|file| (read(&workspace_root().join(&file.path)), file.path))
         .map(|(text, path)| (path, text))
         .collect();
-    let page = read(&root().join("docs/faults.md"));
+    let page = read(&workspace_root().join("docs/faults.md"));
     let names: Vec<&str> =
         page.split('`').skip(1).step_by(2).filter(|text| text.contains("::")).collect();
     assert!(names.len() > 50, "{names:?}");

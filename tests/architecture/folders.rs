@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{Source, crates, import_paths, sources};
+use super::source::{Source, crate_names, import_paths, read_sources};
 
 /// The path of a module below the crate: `["spool", "disk"]`.
 type ModulePath = Vec<String>;
 
 /// The imports between the children of a module, by the module's path.
-type Arrows = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
+type ImportGraph = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
 #[test]
 fn modules_of_a_folder_import_in_one_direction() {
     let mut found = Vec::new();
-    for krate in crates() {
-        for (folder, siblings) in circles(arrows(&sources(krate))) {
+    for krate in crate_names() {
+        for (folder, siblings) in import_cycles(import_graph(&read_sources(krate))) {
             found.push(format!("{krate} {}", folder.join("/")));
             println!("{krate} {}: {siblings:#?}", folder.join("/"));
         }
@@ -22,9 +22,9 @@ fn modules_of_a_folder_import_in_one_direction() {
     assert!(found.is_empty(), "folders whose modules import one another in a circle: {found:?}");
 }
 
-fn arrows(files: &[Source]) -> Arrows {
+fn import_graph(files: &[Source]) -> ImportGraph {
     let modules: BTreeSet<ModulePath> = files.iter().map(Source::module_path).collect();
-    let mut arrows = Arrows::new();
+    let mut arrows = ImportGraph::new();
     for file in files.iter().filter(|file| !file.code.is_empty()) {
         let here = file.module_path();
         for path in import_paths(&file.code, &here) {
@@ -44,7 +44,7 @@ fn arrows(files: &[Source]) -> Arrows {
 }
 
 /// Repeatedly removes modules without remaining imports. The rest are the circles.
-fn circles(mut arrows: Arrows) -> Arrows {
+fn import_cycles(mut arrows: ImportGraph) -> ImportGraph {
     for siblings in arrows.values_mut() {
         loop {
             let open: BTreeSet<String> = siblings.keys().cloned().collect();
@@ -59,7 +59,7 @@ fn circles(mut arrows: Arrows) -> Arrows {
 }
 
 #[test]
-fn a_circle_is_found_at_any_depth() {
+fn an_import_cycle_is_found_at_any_depth() {
     let file = |path: &str, code: &str| Source::for_test(path, code);
     #[rustfmt::skip]
     let table: [(&str, Vec<Source>, usize); 4] = [
@@ -69,6 +69,6 @@ fn a_circle_is_found_at_any_depth() {
         ("parent and child", vec![file("a.rs", "use crate::a::b;"), file("a/b.rs", "use super::Z;")], 0),
     ];
     for (rule, files, expected) in table {
-        assert_eq!(circles(arrows(&files)).len(), expected, "{rule}");
+        assert_eq!(import_cycles(import_graph(&files)).len(), expected, "{rule}");
     }
 }

@@ -10,7 +10,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use source::{Source, crates, dependencies, root, sources};
+use source::{Source, crate_names, dependencies, read_sources, workspace_root};
 
 #[test]
 fn agent_and_manager_share_nothing_but_the_protocol() {
@@ -43,8 +43,8 @@ fn the_protocol_needs_serde_and_nothing_that_does_io() {
 
 /// Reads the groups of modules at the head of a crate's `lib.rs`: "Bottom up: `a, b` -> `c`." is a and b,
 /// then c.
-fn bottom_up(krate: &str) -> Vec<Vec<String>> {
-    let text = source::read(&root().join(krate).join("src/lib.rs"));
+fn module_groups(krate: &str) -> Vec<Vec<String>> {
+    let text = source::read(&workspace_root().join(krate).join("src/lib.rs"));
     let head =
         text.lines().map_while(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join(" ");
     let Some((_, list)) = head.split_once("Bottom up:") else {
@@ -57,15 +57,15 @@ fn bottom_up(krate: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_module_imports_only_from_its_left() {
+fn a_module_imports_only_from_earlier_groups() {
     // In addition to the order, these two must not import each other.
     let strangers = [("store", "training_service"), ("training_service", "store")];
     for krate in ["agent", "manager"] {
-        let groups = bottom_up(krate);
+        let groups = module_groups(krate);
         let place =
             |module: &str| groups.iter().position(|group| group.iter().any(|m| m == module));
         let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for Source { path, module, code, .. } in sources(krate) {
+        for Source { path, module, code, .. } in read_sources(krate) {
             // The crate's root and the tests may import any module.
             if module == "lib" || module == "main" || code.is_empty() {
                 continue;
@@ -124,7 +124,7 @@ fn each_capability_is_used_in_one_place() {
         ("unsafe ",          "agent",   &["trial"]),
     ];
     for (word, krate, may) in capabilities {
-        for Source { path, code, .. } in sources(krate) {
+        for Source { path, code, .. } in read_sources(krate) {
             let below = path.trim_start_matches(krate).trim_start_matches("/src/");
             assert!(
                 may.iter().any(|beginning| below.starts_with(beginning)) || !code.contains(word),
@@ -132,8 +132,8 @@ fn each_capability_is_used_in_one_place() {
             );
         }
     }
-    for krate in crates() {
-        for Source { path, code, .. } in sources(krate) {
+    for krate in crate_names() {
+        for Source { path, code, .. } in read_sources(krate) {
             let wall_clock = code.contains("SystemTime::now()");
             assert!(
                 path.ends_with("clock.rs") || !wall_clock,
@@ -145,14 +145,14 @@ fn each_capability_is_used_in_one_place() {
 
 #[test]
 fn only_the_client_talks_to_kubernetes() {
-    for Source { path, code, .. } in sources("manager") {
+    for Source { path, code, .. } in read_sources("manager") {
         let client = path.contains("training_service/kubernetes/client");
         assert!(client || !code.contains("kube::"), "{path} uses `kube`; use the client");
     }
 }
 
 #[test]
-fn pure_files_are_pure() {
+fn files_marked_pure_perform_no_io() {
     // (Code may hold an instant. Only reading the clock is impure.)
     let impure = [
         "async ",
@@ -173,7 +173,7 @@ fn pure_files_are_pure() {
     ];
     let mut pure = BTreeSet::new();
     for krate in ["agent", "manager"] {
-        for Source { path, code, head, .. } in sources(krate) {
+        for Source { path, code, head, .. } in read_sources(krate) {
             if head.contains("PURE") {
                 let found = impure.iter().find(|word| code.contains(**word));
                 assert_eq!(found, None, "{path} is marked PURE");
@@ -198,8 +198,8 @@ const MAX_FILE_LINES: usize = 700;
 
 #[test]
 fn files_have_a_maximum_length() {
-    for krate in crates() {
-        for Source { path, lines, .. } in sources(krate) {
+    for krate in crate_names() {
+        for Source { path, lines, .. } in read_sources(krate) {
             assert!(
                 lines <= MAX_FILE_LINES,
                 "{path} has {lines} lines; move its tests or a part of it to another file"
@@ -214,8 +214,8 @@ fn files_have_a_maximum_length() {
 
 #[test]
 fn every_module_has_a_head_comment() {
-    for krate in crates() {
-        for Source { path, head, .. } in sources(krate) {
+    for krate in crate_names() {
+        for Source { path, head, .. } in read_sources(krate) {
             assert!(
                 !head.trim().is_empty() || path.ends_with("tests.rs"),
                 "{path} begins without `//!`"

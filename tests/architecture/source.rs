@@ -34,11 +34,11 @@ impl Source {
     }
 }
 
-pub(crate) fn root() -> PathBuf {
+pub(crate) fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-pub(crate) fn crates() -> [&'static str; 4] {
+pub(crate) fn crate_names() -> [&'static str; 4] {
     ["shared", "agent", "manager", "tests"]
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn read(path: &Path) -> String {
 
 /// Returns the names in all `dependencies` sections of a crate's `Cargo.toml`.
 pub(crate) fn dependencies(krate: &str) -> Vec<String> {
-    let manifest = read(&root().join(krate).join("Cargo.toml"));
+    let manifest = read(&workspace_root().join(krate).join("Cargo.toml"));
     let mut in_dependencies = false;
     let mut names = Vec::new();
     for line in manifest.lines() {
@@ -63,31 +63,31 @@ pub(crate) fn dependencies(krate: &str) -> Vec<String> {
 }
 
 /// Reads all source files and tests of a crate.
-pub(crate) fn sources(krate: &str) -> Vec<Source> {
-    let folder = root().join(krate);
+pub(crate) fn read_sources(krate: &str) -> Vec<Source> {
+    let folder = workspace_root().join(krate);
     let mut paths = Vec::new();
     for part in ["src", "tests", "e2e", "architecture", "benches"] {
-        walk(&folder.join(part), &mut paths);
+        collect_paths(&folder.join(part), &mut paths);
     }
     assert!(!paths.is_empty(), "{krate} has no source");
-    paths.into_iter().map(|path| source(&path)).collect()
+    paths.into_iter().map(|path| read_source(&path)).collect()
 }
 
-fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+fn collect_paths(folder: &Path, paths: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            walk(&path, paths);
+            collect_paths(&path, paths);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             paths.push(path);
         }
     }
 }
 
-fn source(path: &Path) -> Source {
+fn read_source(path: &Path) -> Source {
     let text = read(path);
-    let below = path.strip_prefix(root()).unwrap();
+    let below = path.strip_prefix(workspace_root()).unwrap();
     let inside: Vec<&str> = below.iter().map(|part| part.to_str().unwrap()).collect();
     // crate, src, module…
     let module = inside[2].trim_end_matches(".rs").to_owned();
@@ -98,13 +98,13 @@ fn source(path: &Path) -> Source {
         path: below.display().to_string(),
         module,
         head,
-        code: if is_test { String::new() } else { product(&text) },
+        code: if is_test { String::new() } else { product_code(&text) },
         lines: text.lines().count(),
     }
 }
 
 /// Returns the text without comment lines and without an inline test module, which is always last in a file.
-fn product(text: &str) -> String {
+fn product_code(text: &str) -> String {
     let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
@@ -148,7 +148,7 @@ pub(crate) fn import_paths(code: &str, here: &[String]) -> Vec<Vec<String>> {
 /// Returns the paths that begin at `text`, each appended to `base`: `a::{b, c::D}` as `a::b` and `a::c::D`.
 fn expand_paths(text: &str, base: &[String]) -> Vec<Vec<String>> {
     if let Some(list) = text.strip_prefix('{') {
-        return elements(list)
+        return list_elements(list)
             .into_iter()
             .flat_map(|element| expand_paths(element, base))
             .collect();
@@ -162,7 +162,7 @@ fn expand_paths(text: &str, base: &[String]) -> Vec<Vec<String>> {
 }
 
 /// Returns the elements of a list up to its closing brace.
-fn elements(list: &str) -> Vec<&str> {
+fn list_elements(list: &str) -> Vec<&str> {
     let mut depth = 1;
     let mut begin = 0;
     let mut found = Vec::new();
@@ -222,5 +222,5 @@ fn imports_are_found_in_every_spelling() {
 #[test]
 fn comments_and_tests_are_removed() {
     let text = "//! Head.\nfn a() {}\n// waitpid(\n#[cfg(test)]\nmod tests {\n waitpid()\n}\n";
-    assert_eq!(product(text), "fn a() {}");
+    assert_eq!(product_code(text), "fn a() {}");
 }

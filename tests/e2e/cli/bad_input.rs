@@ -21,7 +21,7 @@ fn expect_refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
     }
 }
 
-fn space(space: Value) -> Search {
+fn search_over(space: Value) -> Search {
     Search::new("true", 1).with("searchSpace", space)
 }
 
@@ -46,10 +46,10 @@ fn an_invalid_experiment_is_refused_with_the_field_s_name() {
         ("unknown mode",           good.clone().with("tuner", json!({"name": "Random", "classArgs": {"optimize_mode": "best"}})), &["optimize_mode", "best", "maximize"]),
         ("no training service",    good.clone().without("trainingService"),           &["trainingService"]),
         ("unknown platform",       good.clone().with("trainingService", json!({"platform": "moon"})), &["platform", "moon", "local"]),
-        ("unknown type",           space(json!({"x": {"_type": "gauss", "_value": [0, 1]}})), &["searchSpace", "x", "gauss"]),
-        ("an inverted range",      space(json!({"x": {"_type": "uniform", "_value": [1, 0]}})), &["searchSpace", "x"]),
-        ("a logarithm of 0",       space(json!({"lr": {"_type": "loguniform", "_value": [0, 1]}})), &["searchSpace", "lr"]),
-        ("no choice",              space(json!({"x": {"_type": "choice", "_value": []}})), &["searchSpace", "x"]),
+        ("unknown type",           search_over(json!({"x": {"_type": "gauss", "_value": [0, 1]}})), &["searchSpace", "x", "gauss"]),
+        ("an inverted range",      search_over(json!({"x": {"_type": "uniform", "_value": [1, 0]}})), &["searchSpace", "x"]),
+        ("a logarithm of 0",       search_over(json!({"lr": {"_type": "loguniform", "_value": [0, 1]}})), &["searchSpace", "lr"]),
+        ("no choice",              search_over(json!({"x": {"_type": "choice", "_value": []}})), &["searchSpace", "x"]),
         ("an unknown placeholder", Search::new("echo {{z}}", 1),                      &["trialCommand", "z"]),
     ];
     for (case, search, words) in table {

@@ -21,7 +21,7 @@ source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1));
 ];
 
 /// Returns the completions of the last word, sorted.
-fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<String> {
+fn shell_completions(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<String> {
     let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = script
         .replace("@PROGRAM@", &bed.program_folder().join("trial-manager").display().to_string())
@@ -44,18 +44,18 @@ fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<
 
 #[test]
 fn bash_completes_commands_and_values() {
-    complete(SHELLS[0]);
+    check_completions(SHELLS[0]);
 }
 
 #[test]
 #[ignore = "needs zsh and fish"]
 fn zsh_and_fish_complete_commands_and_values() {
-    complete(SHELLS[1]);
-    complete(SHELLS[2]);
+    check_completions(SHELLS[1]);
+    check_completions(SHELLS[2]);
 }
 
 /// Checks that a shell completes commands, ids, states, columns and metrics.
-fn complete(shell: (&str, &str)) {
+fn check_completions(shell: (&str, &str)) {
     let bed = TestBed::new();
     let running = Search::new("echo score=1; test {{x}} != 3", 2)
         .with("searchSpace", serde_json::json!({"x": {"_type": "choice", "_value": [1, 3]}}))
@@ -82,7 +82,7 @@ fn complete(shell: (&str, &str)) {
         (&elsewhere,                                           &[]),
     ];
     for (words, expected) in table {
-        assert_eq!(offered(&bed, shell, words), expected, "{}: {words:?}", shell.0);
+        assert_eq!(shell_completions(&bed, shell, words), expected, "{}: {words:?}", shell.0);
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 use trialkeeper_tests::{FinishedProgram, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
-fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, String, String) {
+fn run_doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, String, String) {
     let file = search.write(bed);
     let mut command = bed.manager_command();
     command.arg("doctor").arg(file).args(["--port", "0"]).args(options);
@@ -19,12 +19,12 @@ fn a_probe_runs_one_trial_and_prints_its_result() {
     let search = Search::new("echo ran >>../ran; echo score=0.25; echo score=0.5", 5)
         .with("objective", "score")
         .with("notifications", json!({"command": format!("touch {}", hook.display())}));
-    let (code, stdout, stderr) = doctor(&bed, &search, &[]);
+    let (code, stdout, stderr) = run_doctor(&bed, &search, &[]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("ok    place  this machine can run trials"), "{stdout}");
     assert!(!bed.path("ran").exists(), "a trial ran without `--probe`");
 
-    let (code, stdout, stderr) = doctor(&bed, &search, &["--probe"]);
+    let (code, stdout, stderr) = run_doctor(&bed, &search, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     let expected = "ok    probe  a trial ran, and its agent reported: score 0.5 after ";
     assert!(stdout.contains(expected), "{stdout}");
@@ -43,7 +43,7 @@ fn a_probe_finds_a_trial_that_fails_and_one_without_a_result() {
         ("true",                              ["FAIL  probe  the trial succeeded and reported no final result", "no tuner can learn from it"]),
     ];
     for (command, expected) in table {
-        let (code, stdout, stderr) = doctor(&bed, &Search::new(command, 5), &["--probe"]);
+        let (code, stdout, stderr) = run_doctor(&bed, &Search::new(command, 5), &["--probe"]);
         assert_eq!(code, Some(1), "{command}: {stdout}{stderr}");
         for part in expected {
             assert!(stdout.contains(part), "{command}: {part:?} is not in {stdout}");
@@ -55,21 +55,22 @@ fn a_probe_finds_a_trial_that_fails_and_one_without_a_result() {
 fn doctor_names_missing_parts() {
     let bed = TestBed::new();
     let search = Search::new("true", 1);
-    let (code, stdout, _) = doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);
+    let (code, stdout, _) = run_doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  place  there is no agent program nowhere"), "{stdout}");
     assert!(stdout.contains("-     probe  not run"), "{stdout}");
 
     // This agent program reports nothing.
     let mute = bed.write_script("mute", "#!/bin/sh\nexit 3\n");
-    let (code, stdout, _) = doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
+    let (code, stdout, _) =
+        run_doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  probe  "), "{stdout}");
 
     // No machine has so many GPUs.
     let local = json!({"platform": "local", "useActiveGpu": false});
     let demanding = search.clone().with("trialGpuNumber", 1_000_000).with("trainingService", local);
-    let (code, stdout, _) = doctor(&bed, &demanding, &[]);
+    let (code, stdout, _) = run_doctor(&bed, &demanding, &[]);
     assert_eq!(code, Some(1));
     let fault = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 1000000, but ";
     assert!(stdout.contains(&format!("FAIL  place  {fault}")), "{stdout}");
@@ -81,7 +82,7 @@ fn doctor_names_missing_parts() {
         "a refused experiment must leave nothing"
     );
 
-    let (code, stdout, stderr) = doctor(&bed, &search.with("trialConcurrency", 0), &[]);
+    let (code, stdout, stderr) = run_doctor(&bed, &search.with("trialConcurrency", 0), &[]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("trialConcurrency"), "{stderr}");
 }
@@ -99,7 +100,7 @@ fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
         ("cd x && ./anything", None),
     ];
     for (command, fault) in table {
-        let (code, stdout, stderr) = doctor(&bed, &Search::new(command, 1), &[]);
+        let (code, stdout, stderr) = run_doctor(&bed, &Search::new(command, 1), &[]);
         assert_eq!(code, Some(i32::from(fault.is_some())), "{command}: {stdout}{stderr}");
         assert!(stdout.contains(fault.unwrap_or("ok    place  ")), "{command}: {stdout}");
     }
@@ -115,13 +116,13 @@ fn doctor_loads_a_user_s_tuner() {
                 def receive_trial_result(self, *all, **rest): pass\n";
     bed.write("code/mine.py", mine);
     bed.write("code/broken.py", "import no_such_module\n");
-    let doctor = |class: &str| {
+    let check_class = |class: &str| {
         let search = Search::new("true", 1)
             .with("tuner", json!({"className": class, "codeDirectory": "code"}))
             .with("pythonInterpreter", python.to_str().unwrap());
-        doctor(&bed, &search, &[])
+        run_doctor(&bed, &search, &[])
     };
-    let (code, stdout, stderr) = doctor("mine.Mine");
+    let (code, stdout, stderr) = check_class("mine.Mine");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.contains("ok    tuner  mine.Mine can be run"), "{stdout}");
     assert!(stdout.contains("ok    tuner  mine.Mine proposes parameters"), "{stdout}");
@@ -130,7 +131,7 @@ fn doctor_loads_a_user_s_tuner() {
         ("mine.Yours", "has no attribute 'Yours'"),
         ("absent.Mine", "No module named 'absent'"),
     ] {
-        let (code, stdout, stderr) = doctor(class);
+        let (code, stdout, stderr) = check_class(class);
         assert_eq!(code, Some(1), "{class}: {stdout}{stderr}");
         assert!(stdout.contains("FAIL  tuner  ") && stdout.contains(reason), "{class}: {stdout}");
     }
@@ -155,7 +156,7 @@ fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
             .with("tuner", json!({"command": [program]}))
             .with("tunerPatience", "10s")
             .with("trialCodeDirectory", "code");
-        let (code, stdout, stderr) = doctor(&bed, &search, &[]);
+        let (code, stdout, stderr) = run_doctor(&bed, &search, &[]);
         assert_eq!(code, Some(i32::from(fault.is_some())), "{program}: {stdout}{stderr}");
         let expected = fault.unwrap_or("ok    tuner  ");
         assert!(stdout.contains(expected), "{program}: {stdout}");

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use trialkeeper_tests::{Browser, FinishedProgram, Gate, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-fn open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> FinishedProgram {
+fn run_open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> FinishedProgram {
     let mut command = bed.manager_command();
     command.arg("open").args(arguments).arg("--data-dir").arg(bed.data_folder());
     command.envs(browser.map(|browser| ("BROWSER", browser)));
@@ -25,7 +25,7 @@ fn open_logs_the_browser_in() {
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
 
     let program = bed.write_script("browser", "#!/bin/sh\necho \"$@\" >>\"$0.arguments\"\n");
-    let opened = open(&bed, &[], Some(program.to_str().unwrap()));
+    let opened = run_open(&bed, &[], Some(program.to_str().unwrap()));
     assert_eq!(opened.code, Some(0), "{}", opened.stderr);
     let page = bed.data_folder().join("open.html");
     let arguments = bed.read("browser.arguments");
@@ -46,7 +46,7 @@ fn open_logs_the_browser_in() {
     // Without a browser, or with a failing one, the URL is printed. It works once.
     for (arguments, browser) in [(["--print"].as_slice(), None), (&[], None), (&[], Some("false"))]
     {
-        let printed = open(&bed, arguments, browser);
+        let printed = run_open(&bed, arguments, browser);
         let stdout = String::from_utf8(printed.stdout).unwrap();
         let path = stdout.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
         assert!(!stdout.contains(token.trim()), "{stdout}");
@@ -56,7 +56,7 @@ fn open_logs_the_browser_in() {
     }
     gate.release(1);
     assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
-    let nobody = open(&bed, &[], None);
+    let nobody = run_open(&bed, &[], None);
     assert_eq!(nobody.code, Some(2));
     assert!(nobody.stderr.contains("trial-manager serve"), "{}", nobody.stderr);
 }

@@ -3,7 +3,7 @@
 use trialkeeper_tests::{Gate, Search, Terminal, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// Returns the drawn lines, without the codes that move the cursor and the echo of Ctrl-C.
-fn drawn(terminal: &Terminal) -> Vec<String> {
+fn drawn_lines(terminal: &Terminal) -> Vec<String> {
     let output = terminal.output().replace('\r', "\n");
     let mut parts = output.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -27,7 +27,7 @@ fn progress_continues_after_resume_and_fits_the_terminal() {
     };
     let until = |terminal: &Terminal, words: &[&str]| {
         wait_for(&format!("{words:?}"), WAIT_TIMEOUT, || {
-            let lines = drawn(terminal);
+            let lines = drawn_lines(terminal);
             let is_found = |line: &String| words.iter().all(|word| line.contains(word));
             lines.iter().any(is_found).then_some(())
         });
@@ -51,7 +51,7 @@ fn progress_continues_after_resume_and_fits_the_terminal() {
     });
     for terminal in [&first, &second] {
         let progress: Vec<_> =
-            drawn(terminal).into_iter().filter(|line| line.contains("/6 trials, ")).collect();
+            drawn_lines(terminal).into_iter().filter(|line| line.contains("/6 trials, ")).collect();
         let is_wide = |line: &&String| line.chars().count() >= 60;
         assert_eq!(progress.iter().find(is_wide), None, "it reaches the last column");
     }

@@ -3,7 +3,7 @@
 use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Writes the report of an experiment and returns it.
-fn report(bed: &TestBed, id: &str) -> String {
+fn write_report(bed: &TestBed, id: &str) -> String {
     let mut command = bed.manager_command();
     command.args(["experiment", "report", id, "--to"]).arg(bed.path("report.html"));
     let finished = bed.start(command.arg("--data-dir").arg(bed.data_folder())).finish(WAIT_TIMEOUT);
@@ -28,7 +28,7 @@ fn section<'a>(page: &'a str, heading: &str) -> &'a str {
 fn a_report_draws_every_trial_and_every_parameter() {
     let bed = TestBed::new();
     seed::create_store(&bed.data_folder(), "small", 60, 5, 10).unwrap();
-    let page = report(&bed, "small");
+    let page = write_report(&bed, "small");
     let history = section(&page, "History");
     let count = |what: &str| {
         let (before, _) = history.split_once(&format!(" {what}")).unwrap();
@@ -74,7 +74,7 @@ fn a_report_shows_stopped_trials_the_code_and_the_pareto_front() {
     bed.write("code/train.py", "");
     let found = search.run(&bed);
     assert_eq!(found.state, "DONE", "{}", found.stderr);
-    let page = report(&bed, &found.id);
+    let page = write_report(&bed, &found.id);
     assert!(page.contains("<dt>Stopped early</dt><dd>1</dd>"), "{page}");
     assert!(page.contains("<dt>Failed</dt><dd>1</dd>"), "{page}");
     assert!(!page.contains("<h2>History</h2>") && !page.contains("<h2>Best trials</h2>"), "{page}");

@@ -29,12 +29,12 @@ fn output_of(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> Strin
 }
 
 /// Creates a store with six trials. The second trial failed.
-fn small_store(bed: &TestBed) {
+fn create_small_store(bed: &TestBed) {
     seed::create_store(&bed.data_folder(), "small", 6, 3, 10).unwrap();
 }
 
 /// Returns the commands that a help text lists.
-fn commands(help: &str) -> Vec<String> {
+fn listed_commands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = listed.take_while(|line| !line.is_empty()).filter_map(|line| {
         // The second line of a description is indented further.
@@ -54,7 +54,9 @@ fn every_help_text_is_as_recorded() {
         let text = output_of(&bed, &words, &[]);
         let name = if path.is_empty() { "trial-manager".to_owned() } else { path.join("-") };
         snapshots.compare(&name, &text);
-        left.extend(commands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()));
+        left.extend(
+            listed_commands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()),
+        );
     }
     let version = output_of(&bed, &["--version"], &[]);
     snapshots.compare("version-flag", &version.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
@@ -76,7 +78,7 @@ fn output_to_a_pipe_is_never_coloured() {
 #[test]
 fn a_stored_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
-    small_store(&bed);
+    create_small_store(&bed);
     let data = bed.data_folder().display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
     let mut snapshots = Snapshots::new("cli/read");
@@ -121,7 +123,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
     }
     for (name, folder) in [("folder", "mlflow"), ("events", "tensorboard")] {
         let mut files = String::new();
-        tree(&bed.path(folder), "", &mut files);
+        append_tree(&bed.path(folder), "", &mut files);
         snapshots.compare(&format!("experiment-export-{name}-files"), &files);
     }
     // Commands that change the experiment run last.
@@ -142,7 +144,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
 #[test]
 fn a_running_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
-    small_store(&bed);
+    create_small_store(&bed);
     let store = rusqlite::Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
     let sample = json!({"kind": "sample", "process": {"memory_bytes": 1_500_000_000},
         "cgroup": {"memory_bytes": 3_000_000_000_u64, "memory_limit_bytes": 4_000_000_000_u64},
@@ -239,7 +241,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     drop(gate);
     // Two experiments of which neither runs, so the served one must be named.
-    small_store(&bed);
+    create_small_store(&bed);
     let (serving, url) = bed.serve("small");
     snapshots.compare(
         "open-shown",
@@ -265,7 +267,7 @@ fn without_tickets(text: &str) -> String {
 }
 
 /// Lists every file below a folder with its content, sorted by name.
-fn tree(folder: &Path, prefix: &str, into: &mut String) {
+fn append_tree(folder: &Path, prefix: &str, into: &mut String) {
     let mut names: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name()).collect();
     names.sort();
@@ -273,7 +275,7 @@ fn tree(folder: &Path, prefix: &str, into: &mut String) {
         let path = folder.join(&name);
         let shown = format!("{prefix}{}", name.to_str().unwrap());
         if path.is_dir() {
-            tree(&path, &format!("{shown}/"), into);
+            append_tree(&path, &format!("{shown}/"), into);
         } else {
             let bytes = std::fs::read(&path).unwrap();
             let held = String::from_utf8(bytes);
@@ -291,7 +293,7 @@ fn mistakes_are_answered_as_recorded() {
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
     let nothing = output_of(&bed, &["experiment", "show"], &place);
     snapshots.compare("no-experiment", &nothing);
-    small_store(&bed);
+    create_small_store(&bed);
     for (name, line) in [
         ("nothing", ""),
         ("unknown-command", "trial sow"),

@@ -6,7 +6,7 @@ use trialkeeper_tests::{
 };
 
 /// Starts a search whose first trial runs and waits at the gate.
-fn searching(bed: &TestBed) -> (Gate, RunningProgram) {
+fn start_waiting_search(bed: &TestBed) -> (Gate, RunningProgram) {
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";
     let running = Search::new(command, 2).start(bed);
@@ -14,24 +14,28 @@ fn searching(bed: &TestBed) -> (Gate, RunningProgram) {
     (gate, running)
 }
 
-fn top(bed: &TestBed, columns: u16, rows: u16) -> Terminal {
+fn start_top(bed: &TestBed, columns: u16, rows: u16) -> Terminal {
     let mut command = bed.manager_command();
     command.args(["top", "--data-dir"]).arg(bed.data_folder()).env("NO_COLOR", "1");
     Terminal::start(&command, columns, rows)
 }
 
 /// Waits until the screen satisfies a condition.
-fn until(terminal: &Terminal, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
+fn wait_for_screen(
+    terminal: &Terminal,
+    what: &str,
+    is_so: impl Fn(&[String]) -> bool,
+) -> Vec<String> {
     wait_for(what, WAIT_TIMEOUT, || Some(terminal.screen()).filter(|lines| is_so(lines)))
 }
 
 #[test]
 fn top_fits_any_terminal_and_ends_with_a_key() {
     let bed = TestBed::new();
-    let (gate, running) = searching(&bed);
+    let (gate, running) = start_waiting_search(&bed);
     for key in ["q", "\u{3}", "xyz q"] {
-        let mut terminal = top(&bed, 100, 40);
-        let shown = until(&terminal, "the trial's latest", |lines| {
+        let mut terminal = start_top(&bed, 100, 40);
+        let shown = wait_for_screen(&terminal, "the trial's latest", |lines| {
             lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
         });
         let keys = "q quits, ? helps   Enter output   w why   v view   / filter   s sort   K stop   R rerun   o open";
@@ -45,7 +49,7 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         assert!(!codes.any(is_colour), "{drawn:?}");
 
         terminal.resize(30, 8);
-        let small = until(&terminal, "a smaller drawing", |lines| {
+        let small = wait_for_screen(&terminal, "a smaller drawing", |lines| {
             lines.len() <= 8 && lines.iter().all(|line| line.chars().count() <= 30)
         });
         assert!(small.iter().any(|line| line.contains("0.75")), "the trial is missing: {small:#?}");
@@ -65,23 +69,25 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
 #[test]
 fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
     let bed = TestBed::new();
-    let (gate, running) = searching(&bed);
+    let (gate, running) = start_waiting_search(&bed);
     let mut command = bed.manager_command();
     command.args(["top", "--data-dir"]).arg(bed.data_folder());
     command.env_remove("NO_COLOR").env("TERM", "xterm");
     let mut terminal = Terminal::start(&command, 60, 30);
-    let shown = until(&terminal, "the trial's latest", |lines| {
+    let shown = wait_for_screen(&terminal, "the trial's latest", |lines| {
         lines.iter().any(|line| line.contains("0.75"))
             && lines.iter().any(|line| line.contains('░'))
     });
     assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
     // Opens the trial's output and returns to the list.
     terminal.press_keys("l");
-    until(&terminal, "its output", |lines| lines.iter().any(|line| line == "score=0.75"));
+    wait_for_screen(&terminal, "its output", |lines| lines.iter().any(|line| line == "score=0.75"));
     terminal.press_keys("?");
-    until(&terminal, "the keys", |lines| lines.first().is_some_and(|line| line == "keys"));
+    wait_for_screen(&terminal, "the keys", |lines| {
+        lines.first().is_some_and(|line| line == "keys")
+    });
     terminal.press_keys("?");
-    until(&terminal, "the list", |lines| lines.iter().any(|line| line.contains("curve")));
+    wait_for_screen(&terminal, "the list", |lines| lines.iter().any(|line| line.contains("curve")));
     let all = shown.join("\n");
     assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
     assert!(!all.contains("RUNNING"), "states are not in the portal's words: {shown:#?}");
@@ -109,8 +115,8 @@ fn top_shortens_names_and_no_numbers() {
         (80, &["trial", "id", "latest", "time", "curve", "memory"]),
         (200, &["trial", "id", "latest", "time", "curve", "memory", "x"]),
     ] {
-        let mut terminal = top(&bed, width, 30);
-        let shown = until(&terminal, "the trial's memory", |lines| {
+        let mut terminal = start_top(&bed, width, 30);
+        let shown = wait_for_screen(&terminal, "the trial's memory", |lines| {
             let listed = lines.iter().any(|line| line.contains("0.75"));
             listed && lines.iter().any(|line| line.contains(heads[heads.len() - 1]))
         });
@@ -144,43 +150,47 @@ fn top_reaches_all_trials_and_scrolls_their_output() {
     let has = |wanted: &'static str| {
         move |lines: &[String]| lines.iter().any(|line| line.trim_start().starts_with(wanted))
     };
-    let mut terminal = top(&bed, 100, 45);
+    let mut terminal = start_top(&bed, 100, 45);
     // A high terminal shows all running trials at once.
-    until(&terminal, "the newest and the oldest trial", |lines| {
+    wait_for_screen(&terminal, "the newest and the oldest trial", |lines| {
         has("29 ")(lines) && has("0 ")(lines)
     });
     terminal.resize(60, 20);
-    until(&terminal, "fewer trials", |lines| {
+    wait_for_screen(&terminal, "fewer trials", |lines| {
         lines.len() == 20 && has("… and ")(lines) && !has("0 ")(lines)
     });
     // The keys End and PgUp.
     terminal.press_keys("\u{1b}[F");
-    until(&terminal, "the oldest trial", |lines| has("▸    0 ")(lines) && has("… 1")(lines));
+    wait_for_screen(&terminal, "the oldest trial", |lines| {
+        has("▸    0 ")(lines) && has("… 1")(lines)
+    });
     terminal.press_keys("\u{1b}[5~");
-    until(&terminal, "a page above", |lines| {
+    wait_for_screen(&terminal, "a page above", |lines| {
         lines.iter().any(|line| line.starts_with('▸')) && !has("▸    0 ")(lines)
     });
     terminal.press_keys("G");
-    until(&terminal, "the oldest trial", has("▸    0 "));
+    wait_for_screen(&terminal, "the oldest trial", has("▸    0 "));
     terminal.press_keys("l");
-    until(&terminal, "its output", |lines| lines.contains(&"score=0.5".to_owned()));
+    wait_for_screen(&terminal, "its output", |lines| lines.contains(&"score=0.5".to_owned()));
     terminal.press_keys("\u{1b}[5~");
-    until(&terminal, "the output above", |lines| {
+    wait_for_screen(&terminal, "the output above", |lines| {
         !lines.contains(&"score=0.5".to_owned()) && has("line 180")(lines)
     });
     terminal.press_keys("/LINE 42\r");
-    until(&terminal, "a match", |lines| lines[lines.len() - 2] == "line 42");
+    wait_for_screen(&terminal, "a match", |lines| lines[lines.len() - 2] == "line 42");
     terminal.press_keys("g");
-    until(&terminal, "the beginning", |lines| lines[1] == "line 1");
+    wait_for_screen(&terminal, "the beginning", |lines| lines[1] == "line 1");
     terminal.press_keys("w");
-    until(&terminal, "the state", |lines| lines[1] == "state  RUNNING");
+    wait_for_screen(&terminal, "the state", |lines| lines[1] == "state  RUNNING");
     terminal.press_keys("o");
     let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let page = format!("{}/trials/", url.trim());
-    until(&terminal, "the address", |lines| lines[lines.len() - 1].starts_with(&page));
+    wait_for_screen(&terminal, "the address", |lines| lines[lines.len() - 1].starts_with(&page));
     terminal.press_keys("Ky");
-    until(&terminal, "the stop", |lines| lines[lines.len() - 1].contains("is being stopped"));
+    wait_for_screen(&terminal, "the stop", |lines| {
+        lines[lines.len() - 1].contains("is being stopped")
+    });
     terminal.press_keys("q");
     assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
     gate.release(30);
@@ -201,14 +211,14 @@ fn top_reruns_an_ended_trial() {
         });
     };
     starts(2);
-    let mut terminal = top(&bed, 80, 20);
-    until(&terminal, "a trial", |lines| lines.iter().any(|line| line.contains("trials")));
+    let mut terminal = start_top(&bed, 80, 20);
+    wait_for_screen(&terminal, "a trial", |lines| lines.iter().any(|line| line.contains("trials")));
     terminal.press_keys("vv");
-    until(&terminal, "the failed trial", |lines| {
+    wait_for_screen(&terminal, "the failed trial", |lines| {
         lines.iter().any(|line| line.contains("failed") && line.contains("exit"))
     });
     terminal.press_keys("Ry");
-    until(&terminal, "the effect", |lines| lines[lines.len() - 1].contains("runs again"));
+    wait_for_screen(&terminal, "the effect", |lines| lines[lines.len() - 1].contains("runs again"));
     starts(3);
     terminal.press_keys("q");
     assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
@@ -219,16 +229,16 @@ fn top_reruns_an_ended_trial() {
 #[test]
 fn top_shows_the_end_of_the_manager() {
     let bed = TestBed::new();
-    let (gate, running) = searching(&bed);
-    let mut terminal = top(&bed, 100, 40);
-    until(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
+    let (gate, running) = start_waiting_search(&bed);
+    let mut terminal = start_top(&bed, 100, 40);
+    wait_for_screen(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     // A second `top` uses only the manager's address, so it cannot find the reason in the data folder.
     let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let mut far = bed.manager_command();
     far.args(["top", "--manager", url.trim()]);
     let mut far = Terminal::start(&far, 100, 40);
-    until(&far, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
+    wait_for_screen(&far, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));
@@ -238,7 +248,7 @@ fn top_shows_the_end_of_the_manager() {
         let (_, after) = drawn.rsplit_once("\u{1b}[?1049l")?;
         after.contains("its manager was killed").then_some(())
     });
-    until(&far, "the reason", |lines| {
+    wait_for_screen(&far, "the reason", |lines| {
         let last = lines.last().map_or("", String::as_str);
         last.starts_with("q quits, ? helps; trying again: the manager at ")
             && lines.iter().any(|line| line.contains("0.75"))

@@ -7,18 +7,18 @@ use serde_json::Value;
 use trialkeeper_tests::{TestBed, WAIT_TIMEOUT, docs_folder};
 
 /// A fenced block of a Markdown page.
-struct Block {
+struct FencedBlock {
     language: String,
     text: String,
 }
 
-fn blocks(page: &str) -> Vec<Block> {
+fn fenced_blocks(page: &str) -> Vec<FencedBlock> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
             let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-            blocks.push(Block { language: language.to_owned(), text: text.join("\n") });
+            blocks.push(FencedBlock { language: language.to_owned(), text: text.join("\n") });
         }
     }
     blocks
@@ -32,7 +32,7 @@ fn write_file(folder: &Path, text: &str) {
 }
 
 /// Returns the id of the newest experiment, or an empty string before the first one.
-fn newest(bed: &TestBed) -> String {
+fn newest_experiment(bed: &TestBed) -> String {
     let mut show = bed.manager_command();
     show.args(["experiment", "show", "-o", "json", "--data-dir"]).arg(bed.data_folder());
     let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
@@ -47,7 +47,7 @@ fn every_command_of_the_tutorial_succeeds() {
     fs::create_dir(&folder).unwrap();
     let page = fs::read_to_string(docs_folder().join("tutorial.md")).unwrap();
     let mut printed = Vec::new();
-    for Block { language, text } in blocks(&page) {
+    for FencedBlock { language, text } in fenced_blocks(&page) {
         match language.as_str() {
             "sh" => {}
             // An output, or a command for the reader's own machine.
@@ -57,7 +57,7 @@ fn every_command_of_the_tutorial_succeeds() {
                 continue;
             }
         }
-        let text = text.replace(" ID", &format!(" {}", newest(&bed)));
+        let text = text.replace(" ID", &format!(" {}", newest_experiment(&bed)));
         let mut shell = bed.shell_command(&text);
         let finished = bed.start(shell.current_dir(&folder)).finish(WAIT_TIMEOUT);
         let output = String::from_utf8_lossy(&finished.stdout).into_owned() + &finished.stderr;

@@ -66,14 +66,14 @@ fn on_each_kind(test: impl Fn(&Cluster)) {
 /// Runs a test once for each of these kinds that the cluster serves and `TRIALKEEPER_TEST_KINDS` contains. It must be at
 /// least one.
 fn on_kinds(kinds: &[&str], test: impl Fn(&Cluster)) {
-    let mut cluster = Cluster::find();
+    let mut cluster = Cluster::from_environment();
     let chosen = std::env::var("TRIALKEEPER_TEST_KINDS").unwrap_or_default();
     let is_chosen = |kind| chosen.is_empty() || chosen.split(',').any(|name| name == kind);
     let mut tested = 0;
     for (kind, version, plural) in KINDS {
-        if kinds.contains(&kind) && is_chosen(kind) && cluster.serves(version, plural) {
+        if kinds.contains(&kind) && is_chosen(kind) && cluster.has_kind(version, plural) {
             cluster.kind = kind;
-            announce(kind);
+            print_kind(kind);
             test(&cluster);
             tested += 1;
         }
@@ -96,12 +96,12 @@ struct Cluster {
     advertise: String,
     scripted: Option<(Kube, TempDir)>,
     /// A lock that lets only one test run at a time: the port may be fixed, and a test cluster is small.
-    _turn: File,
+    _lock: File,
 }
 
 impl Cluster {
     /// Finds the cluster of the environment.
-    fn find() -> Self {
+    fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
         let real = variable("TRIALKEEPER_TEST_KUBECONFIG");
@@ -141,7 +141,7 @@ impl Cluster {
             agent_image: variable("TRIALKEEPER_TEST_AGENT_IMAGE"),
             advertise,
             scripted,
-            _turn: turn,
+            _lock: turn,
         }
     }
 
@@ -153,7 +153,7 @@ impl Cluster {
     }
 
     /// Returns `true` if the cluster serves a kind.
-    fn serves(&self, version: &str, plural: &str) -> bool {
+    fn has_kind(&self, version: &str, plural: &str) -> bool {
         if self.scripted.is_some() {
             return true;
         }
@@ -172,7 +172,7 @@ impl Cluster {
     }
 
     /// Returns the section for trials with these roles, as objects of the kind.
-    fn service(&self, roles: &Value) -> Value {
+    fn service_section(&self, roles: &Value) -> Value {
         let mut service = json!({
             "kubeconfig": self.kubeconfig, "imagePullPolicy": "IfNotPresent", "startUpDeadline": "5m",
         });
@@ -215,15 +215,15 @@ impl Cluster {
 
     fn search(&self, command: &str, trials: u32, roles: &Value) -> Search {
         let search = Search::new(command, trials).with("objective", "score");
-        search.with("trainingService", self.service(roles))
+        search.with("trainingService", self.service_section(roles))
     }
 
-    fn one(&self, command: &str, trials: u32) -> Search {
+    fn single_role_search(&self, command: &str, trials: u32) -> Search {
         self.search(command, trials, &json!([self.role("worker")]))
     }
 
     /// Adds the address to listen on, and the agent for pods.
-    fn reached(&self, command: &mut Command) {
+    fn add_addresses(&self, command: &mut Command) {
         let port = self.advertise.rsplit_once(':').map(|(_, port)| port);
         let port = port.filter(|port| port.parse::<u16>().is_ok()).unwrap_or("0");
         command.args(["--port", port, "--advertise", &self.advertise]);
@@ -238,18 +238,18 @@ impl Cluster {
     fn start(&self, bed: &TestBed, search: &Search) -> RunningProgram {
         let mut command = bed.manager_command();
         command.arg("run").arg(search.write(bed));
-        self.finish_command(bed, command)
+        self.start_manager(bed, command)
     }
 
     fn resume(&self, bed: &TestBed, id: &str) -> RunningProgram {
         let mut command = bed.manager_command();
         command.args(["resume", id]);
-        self.finish_command(bed, command)
+        self.start_manager(bed, command)
     }
 
-    fn finish_command(&self, bed: &TestBed, mut command: Command) -> RunningProgram {
+    fn start_manager(&self, bed: &TestBed, mut command: Command) -> RunningProgram {
         command.args(["--output", "json", "--data-dir"]).arg(bed.data_folder());
-        self.reached(&mut command);
+        self.add_addresses(&mut command);
         bed.start(&mut command)
     }
 
@@ -268,14 +268,14 @@ impl Cluster {
         for folder in fs::read_dir(bed.data_folder()).into_iter().flatten().flatten() {
             let id = folder.file_name().into_string().unwrap();
             wait_for("a clean cluster", CLUSTER_TIMEOUT, || {
-                self.left(&id).is_empty().then_some(())
+                self.remaining_objects(&id).is_empty().then_some(())
             });
         }
     }
 
     /// Returns the remaining objects of an experiment: those with its label, and the controller's own by
     /// their names.
-    fn left(&self, id: &str) -> Vec<String> {
+    fn remaining_objects(&self, id: &str) -> Vec<String> {
         if let Some((kube, _)) = &self.scripted {
             let kinds = KINDS.iter().map(|(_, _, plural)| *plural);
             let kinds = kinds.chain(["trainingruntimes", "secrets", "pods", "configmaps"]);
@@ -293,7 +293,7 @@ impl Cluster {
             names.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let own = format!("trialkeeper/experiment={id}");
-        let kinds = KINDS.iter().filter(|(_, version, plural)| self.serves(version, plural));
+        let kinds = KINDS.iter().filter(|(_, version, plural)| self.has_kind(version, plural));
         let mut kinds: Vec<String> = kinds
             .map(|(_, version, plural)| {
                 format!("{plural}.{}", version.split('/').next().unwrap_or_default())
@@ -306,7 +306,7 @@ impl Cluster {
     }
 }
 
-fn announce(kind: &str) {
+fn print_kind(kind: &str) {
     #[expect(clippy::print_stderr, reason = "a failure belongs to one kind")]
     {
         eprintln!("as {kind}s");
@@ -314,7 +314,7 @@ fn announce(kind: &str) {
 }
 
 /// Waits until a trial runs, and returns the experiment's id.
-fn running(bed: &TestBed) -> String {
+fn wait_for_running_trial(bed: &TestBed) -> String {
     wait_for("a trial to run", CLUSTER_TIMEOUT, || {
         let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
         let database = rusqlite::Connection::open_with_flags(
@@ -333,7 +333,8 @@ fn trials_succeed_and_the_best_one_is_reported() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
-        let search = cluster.one("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
+        let search =
+            cluster.single_role_search("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
         let search = cluster.run(&bed, &search);
         search.expect_done(3, 0);
         for trial in &search.trials {
@@ -347,7 +348,8 @@ fn trials_succeed_and_the_best_one_is_reported() {
 fn a_failure_has_its_exit_code() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
-        let search = cluster.run(&bed, &cluster.one("echo 'ValueError: no' >&2; exit 7", 1));
+        let search =
+            cluster.run(&bed, &cluster.single_role_search("echo 'ValueError: no' >&2; exit 7", 1));
         search.expect_done(0, 1);
         assert!(search.stderr.contains("FAILED (exit code 7)"), "{}", search.stderr);
         assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
@@ -369,12 +371,12 @@ fn a_request_that_no_node_can_meet_is_reported() {
             (role, json!({"serviceAccountName": "nobody.there"}), 2, "service account"),
         ] {
             let bed = TestBed::new();
-            let mut service = cluster.service(&json!([role]));
+            let mut service = cluster.service_section(&json!([role]));
             service["startUpDeadline"] = json!("45s");
             for (name, value) in changes.as_object().unwrap() {
                 service[name] = value.clone();
             }
-            let search = cluster.one("true", 1).with("trainingService", service);
+            let search = cluster.single_role_search("true", 1).with("trainingService", service);
             let finished = cluster.start(&bed, &search).finish(CLUSTER_TIMEOUT);
             assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
             assert!(finished.stderr.contains(message), "{message:?} is not in {}", finished.stderr);
@@ -401,8 +403,9 @@ fn two_roles_find_each_other_and_the_first_one_reports() {
 fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
-        let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
-        let id = running(&bed);
+        let manager =
+            cluster.start(&bed, &cluster.single_role_search("sleep 15; echo \"score={{x}}\"", 1));
+        let id = wait_for_running_trial(&bed);
         manager.signal(Signal::SIGINT);
         let finished = manager.finish(CLUSTER_TIMEOUT);
         assert_eq!(finished.code, Some(130), "{}", finished.stderr);
@@ -418,8 +421,8 @@ fn a_manager_that_was_killed_adopts_its_pods() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         let steady = "for i in 1 2 3 4 5 6; do echo \"score=$i\"; sleep 3; done";
-        let manager = cluster.start(&bed, &cluster.one(steady, 1));
-        let id = running(&bed);
+        let manager = cluster.start(&bed, &cluster.single_role_search(steady, 1));
+        let id = wait_for_running_trial(&bed);
         manager.signal(Signal::SIGKILL);
         drop(manager.finish(CLUSTER_TIMEOUT));
         let search = Outcome::parse(cluster.resume(&bed, &id).finish(CLUSTER_TIMEOUT));
@@ -430,7 +433,7 @@ fn a_manager_that_was_killed_adopts_its_pods() {
 }
 
 /// Starts a command on this bed's data folder.
-fn about(bed: &TestBed, words: &[&str]) -> RunningProgram {
+fn start_on_data_folder(bed: &TestBed, words: &[&str]) -> RunningProgram {
     let mut command = bed.manager_command();
     command.args(words).arg("--data-dir").arg(bed.data_folder());
     bed.start(&mut command)
@@ -441,12 +444,13 @@ fn about(bed: &TestBed, words: &[&str]) -> RunningProgram {
 fn clean_removes_the_objects_of_a_killed_manager() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
-        let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
-        let id = running(&bed);
+        let manager = cluster
+            .start(&bed, &cluster.single_role_search("sleep 600", 2).with("trialConcurrency", 2));
+        let id = wait_for_running_trial(&bed);
         manager.signal(Signal::SIGKILL);
         drop(manager.finish(CLUSTER_TIMEOUT));
-        assert!(!cluster.left(&id).is_empty(), "the trials must keep running");
-        let cleaned = about(&bed, &["clean", &id]).finish(CLUSTER_TIMEOUT);
+        assert!(!cluster.remaining_objects(&id).is_empty(), "the trials must keep running");
+        let cleaned = start_on_data_folder(&bed, &["clean", &id]).finish(CLUSTER_TIMEOUT);
         assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
         cluster.expect_clean(&bed);
     });
@@ -460,18 +464,21 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
         // The first trial prints lines and ends. The second never ends.
         let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
                 for i in 1 2 3 4 5; do echo \"line $i\"; sleep 1; done; echo \"score={{x}}\"";
-        let search = cluster.one(line, 2).with("trialConcurrency", 2);
+        let search = cluster.single_role_search(line, 2).with("trialConcurrency", 2);
         let manager = cluster.start(&bed, &search);
-        running(&bed);
-        let followed = about(&bed, &["trial", "logs", "-f", "0"]);
+        wait_for_running_trial(&bed);
+        let followed = start_on_data_folder(&bed, &["trial", "logs", "-f", "0"]);
         let stopped = wait_for("the second trial", CLUSTER_TIMEOUT, || {
-            let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
+            let running = start_on_data_folder(
+                &bed,
+                &["trial", "ls", "--state", "RUNNING", "--output", "json"],
+            );
             let stdout = running.finish(CLUSTER_TIMEOUT).stdout;
             let all: Value = serde_json::from_slice(&stdout).ok()?;
             let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
             all.iter()
                 .any(|trial| trial["sequence"] == 1)
-                .then(|| about(&bed, &["trial", "kill", "1"]))
+                .then(|| start_on_data_folder(&bed, &["trial", "kill", "1"]))
         });
         assert_eq!(stopped.finish(CLUSTER_TIMEOUT).code, Some(0));
         let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
@@ -492,8 +499,11 @@ fn a_probe_runs_like_a_trial() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         let mut command = bed.manager_command();
-        command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
-        cluster.reached(&mut command);
+        command
+            .arg("doctor")
+            .arg(cluster.single_role_search("echo score=1", 1).write(&bed))
+            .arg("--probe");
+        cluster.add_addresses(&mut command);
         let finished = bed.start(&mut command).finish(CLUSTER_TIMEOUT);
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
         assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
-fn deploy() -> PathBuf {
+fn deploy_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap()
 }
 
@@ -37,7 +37,7 @@ fn resources_of(folder: &Path) -> (BTreeMap<(String, String), Value>, Value) {
 }
 
 /// Returns the rules of a role, as `group/resource verb`.
-fn granted(role: &Value) -> Vec<String> {
+fn granted_rights(role: &Value) -> Vec<String> {
     let texts = |rule: &Value, field: &str| -> Vec<String> {
         let list = rule[field].as_array().unwrap().iter();
         list.map(|text| text.as_str().unwrap().to_owned()).collect()
@@ -55,14 +55,14 @@ fn granted(role: &Value) -> Vec<String> {
 }
 
 /// Returns the rights of the manager's role, as `group/resource verb`.
-pub(crate) fn rights_of_the_manager() -> Vec<String> {
-    let (resources, _) = resources_of(&deploy().join("rights"));
-    granted(&resources[&("Role".to_owned(), "trial-manager".to_owned())])
+pub(crate) fn manager_rights() -> Vec<String> {
+    let (resources, _) = resources_of(&deploy_folder().join("rights"));
+    granted_rights(&resources[&("Role".to_owned(), "trial-manager".to_owned())])
 }
 
 #[test]
 fn the_manager_s_account_is_bound_to_its_role() {
-    let (resources, _) = resources_of(&deploy().join("rights"));
+    let (resources, _) = resources_of(&deploy_folder().join("rights"));
     let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
     let binding = named("RoleBinding");
     assert_eq!(binding["roleRef"]["kind"], "Role");
@@ -74,7 +74,7 @@ fn the_manager_s_account_is_bound_to_its_role() {
 
 #[test]
 fn frameworkcontroller_gets_an_account_with_its_rights() {
-    let (resources, _) = resources_of(&deploy().join("frameworkcontroller"));
+    let (resources, _) = resources_of(&deploy_folder().join("frameworkcontroller"));
     let named = |kind: &str| &resources[&(kind.to_owned(), "frameworkcontroller".to_owned())];
     let pod = &named("StatefulSet")["spec"]["template"];
     assert_eq!(pod["spec"]["serviceAccountName"], named("ServiceAccount")["metadata"]["name"]);
@@ -84,7 +84,7 @@ fn frameworkcontroller_gets_an_account_with_its_rights() {
     assert_eq!(binding["roleRef"]["name"], named("ClusterRole")["metadata"]["name"]);
     let subject = &binding["subjects"][0];
     assert_eq!(subject["namespace"], named("Namespace")["metadata"]["name"]);
-    let rights = granted(named("ClusterRole"));
+    let rights = granted_rights(named("ClusterRole"));
     assert!(rights.iter().all(|right| !right.starts_with("*/") && !right.contains("secrets")));
     let image = pod["spec"]["containers"][0]["image"].as_str().unwrap();
     assert!(image.contains(':') && !image.ends_with(":latest"), "{image}");
@@ -92,7 +92,7 @@ fn frameworkcontroller_gets_an_account_with_its_rights() {
 
 #[test]
 fn the_manager_s_manifests_are_consistent() {
-    let folder = deploy().join("manager");
+    let folder = deploy_folder().join("manager");
     let (resources, own) = resources_of(&folder);
     let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
     let (set, service) = (&named("StatefulSet")["spec"], &named("Service")["spec"]);
@@ -141,13 +141,13 @@ fn the_manager_s_manifests_are_consistent() {
 fn kubectl_builds_all_manifests() {
     for folder in ["frameworkcontroller", "rights", "manager"] {
         let mut kubectl = std::process::Command::new("kubectl");
-        let built = kubectl.arg("kustomize").arg(deploy().join(folder)).output();
+        let built = kubectl.arg("kustomize").arg(deploy_folder().join(folder)).output();
         let built = built.expect("kubectl is installed");
         let stderr = String::from_utf8_lossy(&built.stderr);
         assert!(built.status.success() && stderr.is_empty(), "{folder}: {stderr}");
         let text = String::from_utf8(built.stdout).unwrap();
         let objects = serde_saphyr::from_multiple::<Value>(&text).unwrap();
-        let (resources, own) = resources_of(&deploy().join(folder));
+        let (resources, own) = resources_of(&deploy_folder().join(folder));
         let generated = own["configMapGenerator"].as_array().map_or(0, Vec::len);
         assert_eq!(objects.len(), resources.len() + generated, "{folder}: {text}");
     }
@@ -155,7 +155,7 @@ fn kubectl_builds_all_manifests() {
 
 #[test]
 fn images_are_built_with_the_pinned_toolchain() {
-    let root = deploy().join("..");
+    let root = deploy_folder().join("..");
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let toolchain = read("rust-toolchain.toml");
     let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap();
@@ -172,7 +172,7 @@ fn images_are_built_with_the_pinned_toolchain() {
 
 /// A replacement of `trial-manager`: records its arguments, creates a database, optionally waits, and ends
 /// with the exit code in `END`.
-const MANAGER: &str = r#"#!/bin/sh
+const MANAGER_SCRIPT: &str = r#"#!/bin/sh
 trap '[ "$TRIAL_MANAGER_ON_TERM" = leave ] && exit 143; exit 130' TERM
 [ "$1" = resume ] || { mkdir -p "$TRIAL_MANAGER_DATA_DIR/abc"; : >"$TRIAL_MANAGER_DATA_DIR/abc/trialkeeper.db"; }
 echo "$@" >>"$TRIAL_MANAGER_DATA_DIR/../asked"
@@ -181,11 +181,11 @@ exit "$END"
 "#;
 
 /// Starts the script of the manager's pod. The manager ends with the code `end`.
-fn pod(bed: &TestBed, end: &str) -> RunningProgram {
-    bed.write_script("bin/trial-manager", MANAGER);
+fn start_pod_script(bed: &TestBed, end: &str) -> RunningProgram {
+    bed.write_script("bin/trial-manager", MANAGER_SCRIPT);
     let mut command = bed.manager_command();
     let mut shell = std::process::Command::new("sh");
-    shell.arg(deploy().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
+    shell.arg(deploy_folder().join("manager/manager.sh")).current_dir(bed.folder()).env_clear();
     shell.envs(command.env("END", end).get_envs().filter_map(|(k, v)| Some((k, v?))));
     let path = std::env::var("PATH").unwrap();
     shell.env("PATH", format!("{}:{path}", bed.path("bin").display()));
@@ -214,7 +214,7 @@ fn the_manager_s_pod_starts_once_resumes_and_stays_when_done() {
         })
     };
     // The pod moves to another node during the search.
-    let first = pod(&bed, "never");
+    let first = start_pod_script(&bed, "never");
     assert_eq!(
         asked(1),
         format!("run {}\n", bed.data_folder().join("code/experiment.yml").display())
@@ -229,14 +229,14 @@ fn the_manager_s_pod_starts_once_resumes_and_stays_when_done() {
     // The manager continues there, fails, and is started again.
     fs::remove_file(bed.path("experiment/old.py")).unwrap();
     assert_eq!(
-        pod(&bed, "3").finish(WAIT_TIMEOUT).code,
+        start_pod_script(&bed, "3").finish(WAIT_TIMEOUT).code,
         Some(3),
         "the pod must end with the manager's code"
     );
     assert!(asked(2).ends_with("resume abc\n"));
     assert!(!bed.data_folder().join("code/old.py").exists(), "a removed file must disappear");
     // The search is done.
-    let mut last = pod(&bed, "1");
+    let mut last = start_pod_script(&bed, "1");
     assert!(asked(3).ends_with("resume abc\n"));
     wait_until_idle(&bed, &mut last);
     last.signal(Signal::SIGTERM);
@@ -250,7 +250,7 @@ fn a_stopped_search_stays_stopped_until_it_is_resumed() {
     let asked = || bed.read("asked").lines().count();
     // Stopped with `experiment stop`, and then started on another node.
     for _ in 0..2 {
-        let mut stopped = pod(&bed, "130");
+        let mut stopped = start_pod_script(&bed, "130");
         wait_until_idle(&bed, &mut stopped);
         assert_eq!(asked(), 1);
         stopped.signal(Signal::SIGTERM);
@@ -258,7 +258,7 @@ fn a_stopped_search_stays_stopped_until_it_is_resumed() {
         bed.wait_until_empty();
     }
     fs::remove_file(bed.data_folder().join("stopped")).unwrap();
-    let mut last = pod(&bed, "0");
+    let mut last = start_pod_script(&bed, "0");
     wait_until_idle(&bed, &mut last);
     assert_eq!(asked(), 2);
     last.signal(Signal::SIGTERM);

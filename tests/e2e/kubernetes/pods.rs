@@ -9,10 +9,10 @@ use serde_json::json;
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// The trial to which the pods belong. It waits at the gate.
-const ANCHOR: &str = "read _ <\"$BED/gate\"; echo score=1";
+const ANCHOR_TRIAL: &str = "read _ <\"$BED/gate\"; echo score=1";
 
 /// The pods' command, which needs files and variables from the manager.
-const TRAIN: &str = r#"#!/bin/sh
+const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 test "$(cat deep/er/data)" = data || exit 3
 test ! -e notes.txt || exit 4
 grep -q '"x":' "$NNI_SYS_DIR/parameter.cfg" || exit 5
@@ -23,7 +23,7 @@ echo "score=0.$TRIALKEEPER_RANK"
 "#;
 
 /// Returns the attempts that reported metrics, with the numbers of metrics, and the ended attempts.
-fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
+fn reported_attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
     let file = bed.data_folder().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let mut select = store
@@ -45,11 +45,11 @@ fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
 fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     bed.write("code/deep/er/data", "data");
     bed.write("code/notes.txt", "private");
     bed.write("code/.nniignore", "*.txt\n");
-    let mut manager = Search::new(ANCHOR, 1).command(&bed);
+    let mut manager = Search::new(ANCHOR_TRIAL, 1).command(&bed);
     let manager = bed.start(manager.env("BED", bed.folder()));
     let token = wait_for("the trial's token", WAIT_TIMEOUT, || {
         let experiments = fs::read_dir(bed.data_folder()).ok()?;
@@ -99,7 +99,7 @@ fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, json!(1), "the pods are another attempt");
-    let (metrics, ended) = attempts(&bed, &search.id);
+    let (metrics, ended) = reported_attempts(&bed, &search.id);
     let own = format!("{}-1", search.trial(0).id);
     let mut expected = vec![(own.clone(), 2), ("pods-1".to_owned(), 2)];
     expected.sort();

@@ -29,33 +29,39 @@ use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
 
 /// Starts a cluster whose pods are processes of this machine.
-fn cluster(bed: &TestBed) -> Kube {
+fn start_cluster(bed: &TestBed) -> Kube {
     Kube::start(bed.folder(), |_| Behavior::Processes)
 }
 
 /// Returns a search on a cluster whose trials run `command`.
 fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
-    search_in(bed, kube, command, trials, service(bed, &json!({})))
+    search_with_service(bed, kube, command, trials, framework_section(bed, &json!({})))
 }
 
 /// Returns a search on a cluster with this section `trainingService`.
-fn search_in(bed: &TestBed, kube: &Kube, command: &str, trials: u32, service: Value) -> Search {
+fn search_with_service(
+    bed: &TestBed,
+    kube: &Kube,
+    command: &str,
+    trials: u32,
+    service: Value,
+) -> Search {
     kube.write_kubeconfig(&bed.path("kubeconfig"));
     Search::new(command, trials).with("objective", "score").with("trainingService", service)
 }
 
 /// Returns the section `trainingService` for Frameworks, with changes.
-fn service(bed: &TestBed, changes: &Value) -> Value {
+fn framework_section(bed: &TestBed, changes: &Value) -> Value {
     let own = json!({
         "platform": "frameworkcontroller",
         "taskRoles": [{"name": "worker", "dockerImage": "any"}],
     });
-    section(bed, own, changes)
+    service_section(bed, own, changes)
 }
 
 /// Returns the section `trainingService` of a platform whose images contain the code, with changes. Null
 /// removes a field.
-fn section(bed: &TestBed, own: Value, changes: &Value) -> Value {
+fn service_section(bed: &TestBed, own: Value, changes: &Value) -> Value {
     let mut section = own;
     section["kubeconfig"] = Value::from(bed.path("kubeconfig").display().to_string());
     section["storage"] = Value::from("image");
@@ -69,12 +75,12 @@ fn section(bed: &TestBed, own: Value, changes: &Value) -> Value {
 }
 
 /// A trial that records its start and runs until it is stopped.
-const ENDLESS: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+const ENDLESS_TRIAL: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
 
-/// Interrupts a search of [`ENDLESS`] trials once `pods` of its pods run, and checks that the cluster is
+/// Interrupts a search of [`ENDLESS_TRIAL`] trials once `pods` of its pods run, and checks that the cluster is
 /// clean.
-fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
-    let running = bed.start(&mut command(bed, search));
+fn interrupt_running_search(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
+    let running = bed.start(&mut run_command(bed, search));
     wait_for("the trial to run", WAIT_TIMEOUT, || {
         (bed.read("up").lines().count() == pods).then_some(())
     });
@@ -86,20 +92,20 @@ fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
 }
 
 /// Returns `trial-manager run` on loopback, because pods are processes of this machine.
-fn command(bed: &TestBed, search: &Search) -> Command {
+fn run_command(bed: &TestBed, search: &Search) -> Command {
     let mut command = search.command(bed);
     command.args(["--host", "127.0.0.1"]);
     command
 }
 
 fn run(bed: &TestBed, search: &Search) -> Outcome {
-    Outcome::parse(bed.start(&mut command(bed, search)).finish(WAIT_TIMEOUT))
+    Outcome::parse(bed.start(&mut run_command(bed, search)).finish(WAIT_TIMEOUT))
 }
 
 #[test]
 fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let search = run(&bed, &search(&bed, &kube, TRIAL, 4).with("trialConcurrency", 2));
     search.expect_done(4, 0);
     for trial in &search.trials {
@@ -125,7 +131,7 @@ fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
 #[test]
 fn a_failing_trial_has_its_exit_code_and_output() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let search = run(&bed, &search(&bed, &kube, "echo 'ValueError: no' >&2; exit 3", 1));
     search.expect_done(0, 1);
     assert!(search.stderr.contains("FAILED (exit code 3)"), "{}", search.stderr);
@@ -136,7 +142,7 @@ fn a_failing_trial_has_its_exit_code_and_output() {
 #[test]
 fn pods_fetch_the_code_and_the_first_one_reports() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     bed.write_script(
         "code/work.sh",
         "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n",
@@ -145,7 +151,7 @@ fn pods_fetch_the_code_and_the_first_one_reports() {
         {"name": "worker", "dockerImage": "any", "command": "./work.sh {{x}}"},
         {"name": "ps", "dockerImage": "any", "command": "echo score=99; exec sleep 600"},
     ]);
-    let section = service(&bed, &json!({"storage": "http", "taskRoles": roles}));
+    let section = framework_section(&bed, &json!({"storage": "http", "taskRoles": roles}));
     let search = search(&bed, &kube, "unused", 2).with("trainingService", section);
     let search = run(&bed, &search);
     search.expect_done(2, 0);
@@ -159,12 +165,12 @@ fn pods_fetch_the_code_and_the_first_one_reports() {
 #[test]
 fn a_failing_second_pod_fails_the_trial() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let roles = json!([
         {"name": "worker", "dockerImage": "any", "command": "exec sleep 600"},
         {"name": "ps", "dockerImage": "any", "command": "exit 5"},
     ]);
-    let section = service(&bed, &json!({"taskRoles": roles}));
+    let section = framework_section(&bed, &json!({"taskRoles": roles}));
     let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
     search.expect_done(0, 1);
     assert!(search.stderr.contains("ps 0: The trial exited with code 5"), "{}", search.stderr);
@@ -174,7 +180,7 @@ fn a_failing_second_pod_fails_the_trial() {
 #[test]
 fn a_trial_is_done_when_the_deciding_role_is_done() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let policy =
         |succeeded: i32| json!({"minFailedTaskCount": 1, "minSucceedTaskCount": succeeded});
     let roles = json!([
@@ -183,7 +189,7 @@ fn a_trial_is_done_when_the_deciding_role_is_done() {
         {"name": "judge", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(1),
          "command": "until [ -e \"$TEST_BED/reported\" ]; do sleep 0.05; done"},
     ]);
-    let section = service(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
+    let section = framework_section(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
     let search = run(&bed, &search(&bed, &kube, "unused", 1).with("trainingService", section));
     search.expect_done(1, 0);
     assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
@@ -191,7 +197,7 @@ fn a_trial_is_done_when_the_deciding_role_is_done() {
 }
 
 /// A trial whose first pod reports and fails. Its second pod reports as much and succeeds.
-const SECOND: &str = r#"
+const TWO_POD_TRIAL: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 for step in 1 2 3; do echo "score=$n$step"; done
 [ $n = 2 ]"#;
@@ -199,7 +205,7 @@ for step in 1 2 3; do echo "score=$n$step"; done
 #[test]
 fn a_restarted_pod_is_a_later_attempt() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
         "name": "worker", "taskNumber": 1,
         "task": {
@@ -207,8 +213,8 @@ fn a_restarted_pod_is_a_later_attempt() {
             "pod": {"spec": {"containers": [{"name": "main", "image": "any"}]}},
         },
     }]}});
-    let section = service(&bed, &json!({"template": template, "taskRoles": null}));
-    let search = run(&bed, &search(&bed, &kube, SECOND, 1).with("trainingService", section));
+    let section = framework_section(&bed, &json!({"template": template, "taskRoles": null}));
+    let search = run(&bed, &search(&bed, &kube, TWO_POD_TRIAL, 1).with("trainingService", section));
     search.expect_done(1, 0);
     let trial = search.trial(0);
     assert_eq!(
@@ -225,9 +231,9 @@ fn a_restarted_pod_is_a_later_attempt() {
 #[test]
 fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
-    let mut running = bed.start(&mut command(&bed, &search));
+    let mut running = bed.start(&mut run_command(&bed, &search));
     wait_for("the first trial", WAIT_TIMEOUT, || {
         (kube.created_objects("frameworks").len() > 1).then_some(())
     });

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::{Gate, Search, TestBed, WAIT_TIMEOUT, nni_python, wait_for};
 
 /// A client that prints what it reads, and requests a trial that does not exist.
-const CLIENT: &str = r#"
+const READING_CLIENT: &str = r#"
 import json, sys
 from nni.experiment import Experiment
 
@@ -32,7 +32,7 @@ print(json.dumps({
 "#;
 
 /// A client that makes every change that NNI's API offers.
-const STEERING: &str = r#"
+const STEERING_CLIENT: &str = r#"
 import json, os, sys
 from nni.experiment import Experiment
 
@@ -87,7 +87,7 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     );
     assert_eq!(mode & 0o777, 0o600);
 
-    let client = bed.write("client.py", STEERING);
+    let client = bed.write("client.py", STEERING_CLIENT);
     let mut command = Command::new(&python);
     command.arg(&client).arg(&port);
     let client = bed.start(&mut command);
@@ -124,7 +124,7 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
 
 /// Sends a request with these header lines to the port, and returns the answer. `before` is a command that
 /// selects the user.
-fn request(before: &str, port: &str, lines: &str) -> String {
+fn send_request_lines(before: &str, port: &str, lines: &str) -> String {
     let script = format!(
         "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'DELETE /api/v1/nni/experiment HTTP/1.1\\r\\nConnection: close\\r\\n\
          {lines}\\r\\n' >&3; cat <&3"
@@ -154,15 +154,15 @@ fn without_a_token_only_the_manager_s_user_changes_a_search() {
         ("a wrong token",           "", format!("{host}Authorization: Bearer no\\r\\n"),    "401"),
     ];
     for (case, before, lines, code) in table {
-        let answer = request(before, &port, &lines);
+        let answer = send_request_lines(before, &port, &lines);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{case}: {answer}");
     }
     if nix::unistd::geteuid().is_root() {
         let other = "setpriv --reuid=65534 --regid=65534 --clear-groups";
-        let answer = request(other, &port, host);
+        let answer = send_request_lines(other, &port, host);
         assert!(answer.starts_with("HTTP/1.1 401"), "another user: {answer}");
     }
-    let answer = request("", &port, host);
+    let answer = send_request_lines("", &port, host);
     assert!(answer.starts_with("HTTP/1.1 200"), "the manager's own user: {answer}");
     gate.release(9);
     assert_eq!(search.finish(WAIT_TIMEOUT).code, Some(130));
@@ -189,7 +189,7 @@ fn nni_s_python_client_reads_a_running_search() {
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
     // A trial becomes RUNNING a moment after its start.
-    let client = bed.write("client.py", CLIENT);
+    let client = bed.write("client.py", READING_CLIENT);
     let seen = wait_for("both trials to reach their states", WAIT_TIMEOUT, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -217,7 +217,7 @@ fn nni_s_python_client_reads_a_running_search() {
 }
 
 /// A trial that reports objects, as NNI's test case `metrics-dict` does.
-const REPORTER: &str = r#"
+const REPORTING_TRIAL: &str = r#"
 import nni
 nni.get_next_parameter()
 for step in range(3):
@@ -226,7 +226,7 @@ nni.report_final_result({"default": 0.6, "loss": 0.66, "other": 0.666})
 "#;
 
 /// A client that prints every result.
-const READER: &str = r#"
+const RESULT_CLIENT: &str = r#"
 import json, sys
 from nni.experiment import Experiment
 
@@ -246,12 +246,12 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
     let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write("code/reporter.py", REPORTER);
+    bed.write("code/reporter.py", REPORTING_TRIAL);
     // The second trial keeps the search running while the client reads the first one.
     let first = format!("'{}' reporter.py", python.display());
     let command = format!("if [ $NNI_TRIAL_SEQ_ID = 0 ]; then {first}; else read _ <../gate; fi");
     let running = Search::new(&command, 2).start(&bed);
-    let client = bed.write("client.py", READER);
+    let client = bed.write("client.py", RESULT_CLIENT);
     let port = wait_for("the manager to listen", WAIT_TIMEOUT, || {
         let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;

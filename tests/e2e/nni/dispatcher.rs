@@ -71,7 +71,7 @@ class Strict(Assessor):
         return AssessResult.Good if trial_history[0] >= 0.01 else AssessResult.Bad
 ";
 
-fn bed() -> TestBed {
+fn create_bed() -> TestBed {
     let bed = TestBed::new();
     bed.write("code/square.py", SQUARE_SOURCE);
     bed.write("algorithms/mine.py", TUNER);
@@ -85,14 +85,14 @@ fn search(python: &Path, trials: u32, tuner: &Value) -> Search {
         .with("tuner", tuner.clone())
 }
 
-fn stepper(bed: &TestBed, more: &Value) -> Value {
+fn user_tuner(bed: &TestBed, more: &Value) -> Value {
     let mut args = json!({"record": bed.path("record")});
     args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"className": "mine.Stepper", "codeDirectory": "algorithms", "classArgs": args})
 }
 
 /// Returns the recorded calls of one kind.
-fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
+fn recorded_calls(bed: &TestBed, kind: &str) -> Vec<Value> {
     let lines = bed.read("record");
     let words = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     words.filter(|words| words[0] == kind).collect()
@@ -102,7 +102,7 @@ fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
 #[ignore = "needs NNI from PyPI"]
 fn nni_s_own_tuner_and_assessor_run_unchanged() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let tuner = json!({
         "className": "nni.algorithms.hpo.tpe_tuner.TpeTuner",
         "classArgs": {"optimize_mode": "maximize", "seed": 3},
@@ -125,9 +125,9 @@ fn nni_s_own_tuner_and_assessor_run_unchanged() {
 #[ignore = "needs NNI from PyPI"]
 fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let gate = Gate::new(&bed.path("gate"));
-    let search = search(&python, 6, &stepper(&bed, &json!({})))
+    let search = search(&python, 6, &user_tuner(&bed, &json!({})))
         .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score=1");
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     wait_for("a trial", WAIT_TIMEOUT, || (!bed.read("gate.begun").is_empty()).then_some(()));
@@ -140,8 +140,10 @@ fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
         let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", WAIT_TIMEOUT, || (recorded(&bed, "space").len() == 2).then_some(()));
-    assert_eq!(recorded(&bed, "import")[0][1], json!([0.5]));
+    wait_for("the space", WAIT_TIMEOUT, || {
+        (recorded_calls(&bed, "space").len() == 2).then_some(())
+    });
+    assert_eq!(recorded_calls(&bed, "import")[0][1], json!([0.5]));
     running.signal(Signal::SIGINT);
     let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     // The dispatcher of the new manager gets both, too.
@@ -149,7 +151,7 @@ fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
     gate.release(6);
     let outcome = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     outcome.expect_done(6, 0);
-    let again = recorded(&bed, "import")[1][1].clone();
+    let again = recorded_calls(&bed, "import")[1][1].clone();
     assert!(again.as_array().unwrap().contains(&json!(0.5)), "{again}");
     // The interrupted trial runs again with 0.1. The tuner continues after the imported point.
     assert_eq!(outcome.trial(1).parameters["x"], 0.6, "{outcome:#?}");
@@ -160,10 +162,10 @@ fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
 #[ignore = "needs NNI from PyPI"]
 fn a_user_s_class_gets_a_space_of_any_form() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let gate = Gate::new(&bed.path("gate"));
     let own = json!({"layers": {"min": 1, "max": 5}, "mode": "fast"});
-    let search = search(&python, 4, &stepper(&bed, &json!({})))
+    let search = search(&python, 4, &user_tuner(&bed, &json!({})))
         .with("searchSpace", own)
         .with("trialCommand", "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}");
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
@@ -176,9 +178,11 @@ fn a_user_s_class_gets_a_space_of_any_form() {
         let finished = bed.start(&mut command).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", WAIT_TIMEOUT, || (recorded(&bed, "space").len() == 2).then_some(()));
+    wait_for("the space", WAIT_TIMEOUT, || {
+        (recorded_calls(&bed, "space").len() == 2).then_some(())
+    });
     let spaces = [json!(["space", ["layers", "mode"]]), json!(["space", []])];
-    assert_eq!(recorded(&bed, "space"), spaces);
+    assert_eq!(recorded_calls(&bed, "space"), spaces);
     running.signal(Signal::SIGINT);
     let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
@@ -186,7 +190,7 @@ fn a_user_s_class_gets_a_space_of_any_form() {
     let outcome = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
     // The resumed search uses only the last space.
-    assert_eq!(recorded(&bed, "space").last(), Some(&spaces[1]));
+    assert_eq!(recorded_calls(&bed, "space").last(), Some(&spaces[1]));
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
@@ -197,7 +201,7 @@ fn a_user_s_class_gets_a_space_of_any_form() {
 #[ignore = "needs NNI from PyPI"]
 fn a_built_in_tuner_of_nni_is_found_by_its_name() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let tuner = json!({"name": "pbt_tuner", "classArgs": {
         "optimize_mode": "maximize", "population_size": 2, "all_checkpoint_dir": bed.path("ckpt"),
     }});
@@ -208,8 +212,8 @@ fn a_built_in_tuner_of_nni_is_found_by_its_name() {
 #[ignore = "needs NNI from PyPI"]
 fn a_user_s_class_gets_each_end_once_and_after_its_result() {
     let python = nni_python();
-    let bed = bed();
-    let outcome = search(&python, 100, &stepper(&bed, &json!({"last": 6})))
+    let bed = create_bed();
+    let outcome = search(&python, 100, &user_tuner(&bed, &json!({"last": 6})))
         .with("trialConcurrency", 3)
         .with("assessor", json!({"className": "strict.Strict", "codeDirectory": "algorithms"}))
         .with("trialCommand", "python3 square.py patient")
@@ -222,7 +226,7 @@ fn a_user_s_class_gets_each_end_once_and_after_its_result() {
     assert_stopped_by_assessor(&bed, &outcome, &stopped[0].id);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
-    let results = recorded(&bed, "result");
+    let results = recorded_calls(&bed, "result");
     assert_eq!(results.len(), 5, "{}", bed.read("record"));
     let record = bed.read("record");
     let place = |line: &str| record.lines().position(|known| known == line);
@@ -233,7 +237,7 @@ fn a_user_s_class_gets_each_end_once_and_after_its_result() {
             assert!(at < end, "{record}");
         }
     }
-    let ends = recorded(&bed, "end");
+    let ends = recorded_calls(&bed, "end");
     let mut ids: Vec<_> = ends.iter().map(|words| words[1].as_u64()).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -246,24 +250,24 @@ fn a_user_s_class_gets_each_end_once_and_after_its_result() {
 #[ignore = "needs NNI from PyPI"]
 fn a_killed_dispatcher_is_restarted_with_its_history() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; python3 square.py";
-    let search = search(&python, 6, &stepper(&bed, &json!({}))).with("trialCommand", command);
+    let search = search(&python, 6, &user_tuner(&bed, &json!({}))).with("trialCommand", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     gate.release(2);
     let started_count = || bed.read("gate.begun").lines().count();
     wait_for("the third trial", WAIT_TIMEOUT, || (started_count() == 3).then_some(()));
-    let pid = recorded(&bed, "made")[0][1].as_i64().unwrap();
+    let pid = recorded_calls(&bed, "made")[0][1].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
     wait_for("the second dispatcher", WAIT_TIMEOUT, || {
-        (recorded(&bed, "import").len() == 1).then_some(())
+        (recorded_calls(&bed, "import").len() == 1).then_some(())
     });
     gate.release(4);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(6, 0);
     assert!(outcome.stderr.contains("is restarted"), "{}", outcome.stderr);
-    let imports = recorded(&bed, "import");
+    let imports = recorded_calls(&bed, "import");
     assert_eq!(imports[0], json!(["import", [0.1, 0.2]]), "{}", bed.read("record"));
     // The trial that was running at the kill is imported, too.
     assert!(imports.contains(&json!(["import", [0.3]])), "{}", bed.read("record"));
@@ -274,8 +278,8 @@ fn a_killed_dispatcher_is_restarted_with_its_history() {
 #[ignore = "needs NNI from PyPI"]
 fn a_permanently_failing_tuner_leaves_a_resumable_search() {
     let python = nni_python();
-    let bed = bed();
-    let search = search(&python, 6, &stepper(&bed, &json!({"fail_at": 2})));
+    let bed = create_bed();
+    let search = search(&python, 6, &user_tuner(&bed, &json!({"fail_at": 2})));
     let outcome = search.run(&bed);
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     assert_eq!(outcome.trials.len(), 2, "{outcome:#?}");
@@ -298,7 +302,7 @@ fn a_permanently_failing_tuner_leaves_a_resumable_search() {
 #[ignore = "needs NNI from PyPI"]
 fn an_advisor_of_nni_sets_budgets() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let advisor = json!({
         "className": "nni.algorithms.hpo.hyperband_advisor.Hyperband",
         "classArgs": {"optimize_mode": "maximize", "R": 4, "eta": 2},
@@ -321,7 +325,7 @@ fn an_advisor_of_nni_sets_budgets() {
 #[ignore = "needs NNI from PyPI"]
 fn a_built_in_tuner_works_with_an_external_assessor() {
     let python = nni_python();
-    let bed = bed();
+    let bed = create_bed();
     let outcome = Search::new("python3 square.py patient", 4)
         .with("pythonInterpreter", python.to_str().unwrap())
         .with("searchSpace", json!({"x": {"_type": "choice", "_value": [0.1, 0.5, 0.6, 0.7]}}))
@@ -344,7 +348,7 @@ fn assert_stopped_by_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
 
 #[test]
 fn an_unusable_interpreter_is_named() {
-    let bed = bed();
+    let bed = create_bed();
     let without = bed.write_script("without/python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n");
     let broken = bed.write_script("broken/python", "#!/bin/sh\nexit 3\n");
     #[rustfmt::skip]
@@ -355,7 +359,7 @@ fn an_unusable_interpreter_is_named() {
     ];
     for (python, message) in table {
         let python = python.map_or("no-such-python", |path| path.to_str().unwrap());
-        let outcome = search(Path::new(python), 3, &stepper(&bed, &json!({}))).run(&bed);
+        let outcome = search(Path::new(python), 3, &user_tuner(&bed, &json!({}))).run(&bed);
         assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 0), "{outcome:#?}");
         assert!(outcome.stderr.contains(message), "{message}: {}", outcome.stderr);
     }

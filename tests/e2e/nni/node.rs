@@ -10,7 +10,7 @@ use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{FinishedProgram, TestBed, WAIT_TIMEOUT, nni_python, wait_for};
 
 /// A search on this machine, and the operations of NNI's API.
-const LOCAL: &str = r"
+const LOCAL_SEARCH: &str = r"
 import json, sys
 from nni.experiment import Experiment
 
@@ -37,7 +37,7 @@ experiment.stop()
 ";
 
 /// The three methods to return to an experiment, and their results.
-const RETURNING: &str = r"
+const RETURN_TO_EXPERIMENT: &str = r"
 import json, sys, time
 from nni.experiment import Experiment
 
@@ -82,7 +82,8 @@ print(json.dumps(seen))
 const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
 
 /// The unchanged FrameworkController example of NNI's documentation. The test adds the lines that it omits.
-const DOCUMENTED: &str = include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
+const DOCUMENTED_EXAMPLE: &str =
+    include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
 /// The space of [`CONFIGURATION`].
 const SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
@@ -107,7 +108,7 @@ fn free_port() -> u16 {
 }
 
 /// Returns `python -m trialkeeper.nni` in the bed's folder, with `home` as the home directory.
-fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
+fn nni_command(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
     fs::create_dir_all(bed.path("home")).unwrap();
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/src");
     let mut path = std::ffi::OsString::from(python.parent().unwrap());
@@ -127,7 +128,7 @@ fn finish(bed: &TestBed, command: &mut Command) -> (FinishedProgram, String) {
 }
 
 /// Returns a free port, and a listener on the next one.
-fn port_before_a_taken_one() -> (TcpListener, u16) {
+fn port_before_used_one() -> (TcpListener, u16) {
     loop {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port() - 1;
@@ -138,7 +139,7 @@ fn port_before_a_taken_one() -> (TcpListener, u16) {
 }
 
 /// Returns the only entry of NNI's list of experiments.
-fn entry(bed: &TestBed) -> Value {
+fn experiment_entry(bed: &TestBed) -> Value {
     let list: Value = serde_json::from_str(&bed.read("home/nni-experiments/.experiment")).unwrap();
     list.as_object().unwrap().values().next().unwrap().clone()
 }
@@ -149,9 +150,9 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
-    bed.write("search.py", LOCAL);
+    bed.write("search.py", LOCAL_SEARCH);
     let port = free_port().to_string();
-    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
+    let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &["search.py", &port]));
     assert_eq!(finished.code, Some(0), "{output}{}", finished.stderr);
     let seen: Value =
         serde_json::from_str(output.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
@@ -160,7 +161,7 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
         "states": ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED"],
     });
     assert_eq!(seen, expected);
-    assert_eq!(entry(&bed)["status"], "STOPPED");
+    assert_eq!(experiment_entry(&bed)["status"], "STOPPED");
     bed.wait_until_empty();
 }
 
@@ -170,9 +171,9 @@ fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
-    bed.write("search.py", RETURNING);
+    bed.write("search.py", RETURN_TO_EXPERIMENT);
     let port = free_port().to_string();
-    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
+    let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &["search.py", &port]));
     assert_eq!(finished.code, Some(0), "{output}{}", finished.stderr);
     let seen: Value =
         serde_json::from_str(output.lines().find(|line| line.starts_with("[[")).unwrap()).unwrap();
@@ -191,16 +192,16 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     bed.write("space.json", SPACE);
     let ctl = |line: &str| {
         let words: Vec<&str> = ["nnictl"].into_iter().chain(line.split(' ')).collect();
-        let (finished, output) = finish(&bed, &mut nni(&bed, &python, &words));
+        let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &words));
         assert_eq!(finished.code, Some(0), "nnictl {line}: {output}{}", finished.stderr);
         output
     };
     let port = free_port();
     let output = ctl(&format!("create -c config.yml -p {port}"));
     assert!(output.contains("Web portal URLs"), "{output}");
-    let id = entry(&bed)["id"].as_str().unwrap().to_owned();
+    let id = experiment_entry(&bed)["id"].as_str().unwrap().to_owned();
     wait_for("the search to be done", WAIT_TIMEOUT, || {
-        (entry(&bed)["status"] == "DONE").then_some(())
+        (experiment_entry(&bed)["status"] == "DONE").then_some(())
     });
     assert!(ctl("experiment list").contains(&format!("Id: {id}")));
     assert!(ctl("experiment status").contains("\"status\":\"DONE\""));
@@ -209,10 +210,10 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     ctl("experiment export -t json -f out.json");
     assert_eq!(bed.read("out.json").matches("trialJobId").count(), 2);
     assert!(ctl(&format!("stop {id}")).contains("Stop experiment success"));
-    assert_eq!(entry(&bed)["status"], "STOPPED");
+    assert_eq!(experiment_entry(&bed)["status"], "STOPPED");
     // The next port may belong to another program, because the trials run on this machine.
     assert!(ctl(&format!("experiment save {id} --path saved")).contains("success"));
-    let (_taken, port) = port_before_a_taken_one();
+    let (_taken, port) = port_before_used_one();
     ctl(&format!("resume {id} -p {port}"));
     assert!(ctl("experiment show").contains(&id));
     // As in NNI, a search that is done continues with a wider limit.
@@ -223,17 +224,17 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     ctl(&format!("view {id} -p {}", free_port()));
     assert!(ctl("experiment status").contains("VIEWED"));
     ctl("stop");
-    assert_eq!(entry(&bed)["status"], "STOPPED");
+    assert_eq!(experiment_entry(&bed)["status"], "STOPPED");
     bed.wait_until_empty();
 }
 
 /// The documented example on a scripted cluster. `changes` are inserted before its last line.
-struct Documented {
+struct DocumentedExample {
     bed: TestBed,
     kube: Kube,
 }
 
-impl Documented {
+impl DocumentedExample {
     /// Creates the example. `sdk` is the script of the pods' image, which provides the `nni` that the trial
     /// imports.
     fn new(sdk: &str, changes: &str) -> Self {
@@ -244,7 +245,7 @@ impl Documented {
         bed.write("model.py", sdk);
         let before = "search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}\n";
         let run = format!("{changes}experiment.run({})", free_port());
-        let example = DOCUMENTED.replace("experiment.run(8080)", &run);
+        let example = DOCUMENTED_EXAMPLE.replace("experiment.run(8080)", &run);
         bed.write("search.py", &format!("{before}{example}"));
         Self { bed, kube }
     }
@@ -284,7 +285,7 @@ impl Documented {
 
 /// Returns a command with `trialkeeper-nni` from its source, in the bed's folder. NNI's package is not
 /// installed in this Python.
-fn trialkeepers_nni(bed: &TestBed, words: &[&str]) -> Command {
+fn trialkeeper_nni_command(bed: &TestBed, words: &[&str]) -> Command {
     let mut command = Command::new("python3");
     command.args(words).current_dir(bed.folder()).env("HOME", bed.path("home"));
     command.env("PYTHONPATH", python_path()).env("TRIALKEEPER_PROGRAMS", bed.program_folder());
@@ -298,7 +299,7 @@ fn python_path() -> String {
 }
 
 /// Returns a pod's script that runs `trial.py` with the SDK of `trialkeeper-nni`.
-fn with_trialkeepers_sdk() -> String {
+fn script_with_own_sdk() -> String {
     format!(
         "import runpy, sys\nsys.path[:0] = '{}'.split(':')\nrunpy.run_path('trial.py')\n",
         python_path()
@@ -306,13 +307,13 @@ fn with_trialkeepers_sdk() -> String {
 }
 
 /// Returns a pod's script that runs `trial.py` with NNI's SDK.
-fn with_sdk_of_nni(python: &Path) -> String {
+fn script_with_nni_sdk(python: &Path) -> String {
     let python = python.display();
     format!("import os\nos.execv('{python}', ['{python}', 'trial.py'])\n")
 }
 
 /// A change that replaces NFS by Azure, and sets an account for the pods.
-const AZURE: &str = "\
+const AZURE_CHANGES: &str = "\
 from nni.experiment import K8sAzureStorageConfig
 storage = K8sAzureStorageConfig()
 storage.azure_account = 'account'
@@ -327,8 +328,8 @@ experiment.config.training_service.service_account_name = 'trials'
 #[ignore = "needs NNI from PyPI"]
 fn the_documented_frameworkcontroller_example_runs_unchanged() {
     let python = nni_python();
-    let example = Documented::new(&with_sdk_of_nni(&python), "");
-    let output = example.run(&mut nni(&example.bed, &python, &["search.py"]));
+    let example = DocumentedExample::new(&script_with_nni_sdk(&python), "");
+    let output = example.run(&mut nni_command(&example.bed, &python, &["search.py"]));
     assert!(output.contains("DONE: 10 trials, 10 succeeded"), "{output}");
     assert!(output.contains("`gpuNumber` is taken as `gpu_number`"), "{output}");
     example.expect_nfs_and_limits();
@@ -336,8 +337,8 @@ fn the_documented_frameworkcontroller_example_runs_unchanged() {
 
 #[test]
 fn the_documented_example_runs_without_nni_s_package() {
-    let example = Documented::new(&with_trialkeepers_sdk(), "");
-    let output = example.run(&mut trialkeepers_nni(&example.bed, &["search.py"]));
+    let example = DocumentedExample::new(&script_with_own_sdk(), "");
+    let output = example.run(&mut trialkeeper_nni_command(&example.bed, &["search.py"]));
     assert_eq!(output.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{output}");
     example.expect_nfs_and_limits();
 }
@@ -346,10 +347,10 @@ fn the_documented_example_runs_without_nni_s_package() {
 #[ignore = "needs NNI from PyPI"]
 fn the_documented_example_runs_with_azure_and_an_account() {
     let python = nni_python();
-    let of_nni = Documented::new(&with_sdk_of_nni(&python), AZURE);
-    let from_nni = nni(&of_nni.bed, &python, &["search.py"]);
-    let of_trialkeeper = Documented::new(&with_trialkeepers_sdk(), AZURE);
-    let command = trialkeepers_nni(&of_trialkeeper.bed, &["search.py"]);
+    let of_nni = DocumentedExample::new(&script_with_nni_sdk(&python), AZURE_CHANGES);
+    let from_nni = nni_command(&of_nni.bed, &python, &["search.py"]);
+    let of_trialkeeper = DocumentedExample::new(&script_with_own_sdk(), AZURE_CHANGES);
+    let command = trialkeeper_nni_command(&of_trialkeeper.bed, &["search.py"]);
     for (example, mut command) in [(of_nni, from_nni), (of_trialkeeper, command)] {
         // A replacement of Azure's command line, which returns the key of a vault.
         example.bed.write_script("tools/az", "#!/bin/sh\necho a2V5\n");
@@ -379,10 +380,10 @@ fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     bed.write("config-kubeflow-tf.yml", &file.replace("10.10.10.10", "127.0.0.1"));
     bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
     bed.write("trial.py", TRIAL);
-    bed.write("dist_mnist.py", &with_trialkeepers_sdk());
+    bed.write("dist_mnist.py", &script_with_own_sdk());
     let ctl = |line: &str, code: i32| {
         let words: Vec<&str> = ["-m", "nni.nnictl"].into_iter().chain(line.split(' ')).collect();
-        let mut command = trialkeepers_nni(&bed, &words);
+        let mut command = trialkeeper_nni_command(&bed, &words);
         command.env("KUBECONFIG", bed.path("kubeconfig"));
         command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
         let (finished, output) = finish(&bed, &mut command);
@@ -416,7 +417,7 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
     bed.write("space.json", SPACE);
     let port = free_port().to_string();
     let create = ["nnictl", "create", "-c", "config.yml", "-p", &port];
-    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &create));
+    let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &create));
     assert_ne!(finished.code, Some(0));
     assert!(output.contains("tuner.name"), "{output}{}", finished.stderr);
     bed.wait_until_empty();

@@ -9,7 +9,7 @@ use trialkeeper_tests::{
 
 /// A server that gives pages and API one address, as NNI's manager does. It serves the files of `nni_node`,
 /// and forwards `/api`, `/logs` and `/login` to the manager. It prints its port.
-const FRONT: &str = r#"
+const FRONT_SERVER: &str = r#"
 import http.client, http.server, os, sys, urllib.parse
 import nni_node
 
@@ -51,7 +51,7 @@ server.serve_forever()
 "#;
 
 /// Serves a stored search, and NNI's pages over it. Returns both processes and the URL.
-fn served(
+fn serve_nni_pages(
     bed: &TestBed,
     python: &std::path::Path,
     trials: i64,
@@ -65,7 +65,7 @@ fn served(
     drop(store);
     let (serving, url) = bed.serve("small");
     let (_, port) = url.rsplit_once(':').unwrap();
-    let front = bed.write("front.py", FRONT);
+    let front = bed.write("front.py", FRONT_SERVER);
     let front = bed.start(Command::new(python).arg(front).arg(port));
     let port = wait_for("the pages to be served", WAIT_TIMEOUT, || {
         let stdout = String::from_utf8(front.stdout()).unwrap();
@@ -75,7 +75,7 @@ fn served(
 }
 
 /// A script that shows all charts of a page, one after the other.
-const TABS: &str = "const tabs = [...document.querySelectorAll('[role=tab]')];
+const SHOW_ALL_TABS: &str = "const tabs = [...document.querySelectorAll('[role=tab]')];
 for (const tab of tabs) tab.click(); return tabs.length";
 
 #[test]
@@ -85,7 +85,7 @@ fn every_page_of_nni_shows_the_search_without_errors() {
     // From 100 trials on, the pages request metrics in groups, and the latest metrics.
     for trials in [20, 130] {
         let bed = TestBed::new();
-        let (_serving, _front, url) = served(&bed, &python, trials);
+        let (_serving, _front, url) = serve_nni_pages(&bed, &python, trials);
         browser.set_viewport(1600, 1200, false);
         for (path, shown) in [
             ("/oview", ["a large search", "SUCCEEDED"]),
@@ -101,7 +101,7 @@ fn every_page_of_nni_shows_the_search_without_errors() {
         }
         // All charts of the last page.
         assert_eq!(
-            browser.run_script(TABS),
+            browser.run_script(SHOW_ALL_TABS),
             json!(4),
             "expected charts: results, parameters, durations, steps"
         );

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use trialkeeper_tests::{Search, TestBed, examples_folder, nni_python};
 
-fn command(python: &Path, script: &str) -> String {
+fn trial_command(python: &Path, script: &str) -> String {
     format!("'{}' {script}", python.display())
 }
 
@@ -18,7 +18,7 @@ fn the_digits_example_runs_unmodified() {
     let bed = TestBed::new();
     let source = fs::read_to_string(examples_folder().join("digits/train.py")).unwrap();
     bed.write("code/train.py", &source);
-    let search = Search::new(&command(&python, "train.py"), 2)
+    let search = Search::new(&trial_command(&python, "train.py"), 2)
         .with("trialConcurrency", 2)
         .with(
             "searchSpace",
@@ -57,7 +57,7 @@ for step in range(200):
 nni.report_final_result({"default": 0.875, "loss": 1.0, "worst": float("inf")})
 "#,
     );
-    let search = Search::new(&command(&python, "odd.py"), 1).run(&bed);
+    let search = Search::new(&trial_command(&python, "odd.py"), 1).run(&bed);
     search.expect_done(1, 0);
     let trial = search.trial(0);
     let mut reported = vec![
@@ -72,7 +72,7 @@ nni.report_final_result({"default": 0.875, "loss": 1.0, "worst": float("inf")})
 }
 
 /// Threads, forks and new interpreters report in parallel, as data loaders and launchers do.
-const WORKERS: &str = r#"
+const WORKER_SCRIPT: &str = r#"
 import multiprocessing, sys, threading
 import nni
 
@@ -104,7 +104,7 @@ fn metrics_of_all_processes_of_a_trial_arrive() {
     // processes separate.
     for (way, padding) in [("stdout", "1"), ("http", "4000")] {
         let bed = TestBed::new();
-        bed.write("workers.py", WORKERS);
+        bed.write("workers.py", WORKER_SCRIPT);
         let mut keeper = bed.agent_command();
         keeper.args(["run", "--sdk-channel", way, "--output-dir", "out", "--"]);
         keeper.arg(&python).args(["workers.py", padding]);

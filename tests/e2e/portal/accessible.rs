@@ -4,7 +4,7 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT, axe_script, seed};
 
 /// A script that returns the violations, one line for each kind.
-const FOUND: &str = "return axe.run(document).then(({ violations }) =>
+const FIND_VIOLATIONS: &str = "return axe.run(document).then(({ violations }) =>
   violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`));";
 
 /// Returns the violations of a page, narrow and dark, and wide and light. `ready` is a script that returns `true` once
@@ -16,7 +16,7 @@ fn violations(browser: &Browser, axe: &str, (url, path): (&str, &str), ready: &s
     let mut violations = Vec::new();
     for (width, dark) in [(360, true), (1280, false)] {
         browser.set_viewport(width, 900, dark);
-        for found in browser.run_script(FOUND).as_array().unwrap() {
+        for found in browser.run_script(FIND_VIOLATIONS).as_array().unwrap() {
             violations.push(format!("{path} at {width}, dark: {dark}: {found}"));
         }
     }
@@ -73,7 +73,7 @@ fn every_page_of_the_home_is_accessible() {
     for (id, seed) in [("first", 10), ("second", 11)] {
         seed::create_store(&bed.data_folder(), id, 20, 10, seed).unwrap();
     }
-    let (_serving, url, _) = super::home::home(&bed);
+    let (_serving, url, _) = super::home::start_home(&bed);
     let there = "return document.querySelector('h1') !== null";
     let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
     let mut problems = Vec::new();

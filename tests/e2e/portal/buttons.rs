@@ -23,7 +23,7 @@ read _ <"$BED/gate"
 
 /// Presses the button of the form with this action, and answers its confirmation. Returns the question. Waits
 /// until the button exists.
-fn press(browser: &Browser, action: &str, answer: bool) -> Value {
+fn press_button(browser: &Browser, action: &str, answer: bool) -> Value {
     let pressed = format!(
         "window.confirm = (question) => {{ window.asked = question; return {answer}; }};
          const button = document.querySelector('form[action$=\"{action}\"] button');
@@ -64,7 +64,7 @@ fn a_search_is_steered_from_its_pages() {
     browser.open(&format!("{url}/login"));
     browser
         .run_script(&format!("document.getElementById('token').value = {}", json!(token.trim())));
-    press(&browser, "/login", true);
+    press_button(&browser, "/login", true);
     browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
 
     // Three at a time, four in total, two hours.
@@ -77,7 +77,7 @@ fn a_search_is_steered_from_its_pages() {
         "for (const [name, value] of [['trial_concurrency', 3], ['max_trial_number', 4], ['max_experiment_duration', '2h']])
            document.querySelector(`[name=${name}]`).value = value;",
     );
-    press(&browser, "/limits", true);
+    press_button(&browser, "/limits", true);
     wait_for_started(3);
     let limits = ["trial_concurrency", "max_trial_number", "max_experiment_duration_ms"];
     let now = get_json("/api/v1/experiment");
@@ -96,7 +96,7 @@ fn a_search_is_steered_from_its_pages() {
 
     // An invalid limit is reported and changes nothing.
     browser.run_script("document.querySelector('[name=max_experiment_duration]').value = 'soon'");
-    press(&browser, "/limits", true);
+    press_button(&browser, "/limits", true);
     browser.wait_for(
         "the refusal",
         WAIT_TIMEOUT,
@@ -108,14 +108,14 @@ fn a_search_is_steered_from_its_pages() {
     let trials = get_json("/api/v1/trials?sort=sequence");
     let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
     browser.open(&page(0));
-    assert_eq!(press(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
+    assert_eq!(press_button(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
     let state =
         |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
     browser.wait_for("the trial to wait for a slot", WAIT_TIMEOUT, &state("WAITING"));
     browser.open(&page(1));
-    assert_eq!(press(&browser, "/kill", false), "Stop this trial?");
+    assert_eq!(press_button(&browser, "/kill", false), "Stop this trial?");
     assert_eq!(get_json("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
-    press(&browser, "/kill", true);
+    press_button(&browser, "/kill", true);
     browser.wait_for("the end", WAIT_TIMEOUT, &state("USER_CANCELED"));
     wait_for_started(4);
 
@@ -142,13 +142,13 @@ fn a_search_is_steered_from_its_pages() {
     // Stops the whole search after a confirmation.
     browser.open(&url);
     let question = "Stop all trials? The experiment can be resumed.";
-    assert_eq!(press(&browser, "/stop", false), question);
+    assert_eq!(press_button(&browser, "/stop", false), question);
     assert_eq!(
         get_json("/api/v1/experiment")["state"],
         "NO_MORE_TRIAL",
         "the search must continue"
     );
-    press(&browser, "/stop", true);
+    press_button(&browser, "/stop", true);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     let states = [0, 1, 2, 3].map(|at| outcome.trial(at).state.as_str());

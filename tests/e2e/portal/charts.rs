@@ -5,18 +5,18 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, RunningProgram, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Serves the pages of a small search. Returns the server process and the URL.
-fn served(bed: &TestBed) -> (RunningProgram, String) {
-    served_of(bed, 40, 20)
+fn serve_small_search(bed: &TestBed) -> (RunningProgram, String) {
+    serve_search(bed, 40, 20)
 }
 
 /// Serves the pages of a search of `trials` trials with `steps` steps each.
-fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (RunningProgram, String) {
+fn serve_search(bed: &TestBed, trials: i64, steps: i64) -> (RunningProgram, String) {
     seed::create_store(&bed.data_folder(), "small", trials, steps, 10).unwrap();
     bed.serve("small")
 }
 
 /// A script that returns `true` if a chart's canvas contains one colour and not the other.
-fn shows(chart: &str, colour: &str, instead_of: &str) -> String {
+fn has_colour_script(chart: &str, colour: &str, instead_of: &str) -> String {
     format!(
         "const canvas = document.querySelector('[data-{chart}] canvas');
          if (!canvas || !canvas.width) return false;
@@ -37,7 +37,7 @@ fn shows(chart: &str, colour: &str, instead_of: &str) -> String {
 fn charts_turn_dark_with_the_system() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     // The style sheet's --grid and --text: light, dark.
     let (grid, text) = (["#e3e8ee", "#2a3642"], ["#16202c", "#e6edf4"]);
     for (path, painted) in [
@@ -52,7 +52,7 @@ fn charts_turn_dark_with_the_system() {
             for (chart, [light_one, dark_one]) in painted {
                 let (is, was) = if dark { (dark_one, light_one) } else { (light_one, dark_one) };
                 let what = format!("{chart} on {path} to show {is} and not {was}");
-                browser.wait_for(&what, WAIT_TIMEOUT, &shows(chart, is, was));
+                browser.wait_for(&what, WAIT_TIMEOUT, &has_colour_script(chart, is, was));
             }
         }
         assert_eq!(browser.run_script("return window.same"), json!(true), "the page was reloaded");
@@ -60,12 +60,12 @@ fn charts_turn_dark_with_the_system() {
 }
 
 /// Keys with the codes of `WebDriver`.
-const TAB: char = '\u{e004}';
-const ESCAPE: char = '\u{e00c}';
-const END: char = '\u{e010}';
-const HOME: char = '\u{e011}';
-const UP: char = '\u{e013}';
-const DOWN: char = '\u{e015}';
+const TAB_KEY: char = '\u{e004}';
+const ESCAPE_KEY: char = '\u{e00c}';
+const END_KEY: char = '\u{e010}';
+const HOME_KEY: char = '\u{e011}';
+const UP_KEY: char = '\u{e013}';
+const DOWN_KEY: char = '\u{e015}';
 
 #[test]
 #[ignore = "needs a browser"]
@@ -73,7 +73,7 @@ const DOWN: char = '\u{e015}';
 fn ranges_are_selected_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let points = browser.run_script(
@@ -109,40 +109,40 @@ fn ranges_are_selected_by_keyboard() {
         ))
     };
     focus("activation, at least");
-    browser.press_keys(&TAB.to_string());
+    browser.press_keys(&TAB_KEY.to_string());
     assert_eq!(focused("aria-label"), "activation, at most");
     assert_eq!(focused("aria-describedby"), "parallel-keys");
     assert_eq!(browser.run_script("return getComputedStyle(document.activeElement).opacity"), "1");
     assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // An arrow key moves to the next option, in the order of the search space. One end cannot pass the other.
-    browser.press_keys(&DOWN.to_string());
+    browser.press_keys(&DOWN_KEY.to_string());
     let inside = count(&|at| kinds[at] != "tanh");
     assert!(0 < inside && inside < all, "the seeded search has too few activations");
     assert_eq!(focused("aria-valuetext"), format!("elu; {}", summary(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
-    browser.press_keys(&HOME.to_string());
+    browser.press_keys(&HOME_KEY.to_string());
     let relus = count(&|at| kinds[at] == "relu");
     assert_eq!(focused("aria-valuetext"), format!("relu; {}", summary(relus)));
     assert_eq!(focused("aria-valuenow"), "0");
-    browser.press_keys(&format!("{UP}{UP}{UP}"));
+    browser.press_keys(&format!("{UP_KEY}{UP_KEY}{UP_KEY}"));
     assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // Two axes at once: numbers change in small steps, options one by one.
-    browser.press_keys(&DOWN.to_string());
+    browser.press_keys(&DOWN_KEY.to_string());
     focus("momentum, at least");
-    browser.press_keys(&UP.to_string());
+    browser.press_keys(&UP_KEY.to_string());
     assert_eq!(focused("aria-valuenow"), "2");
-    browser.press_keys(&ESCAPE.to_string());
+    browser.press_keys(&ESCAPE_KEY.to_string());
     focus("units, at least");
-    browser.press_keys(&UP.to_string());
+    browser.press_keys(&UP_KEY.to_string());
     let both = count(&|at| kinds[at] != "tanh" && units[at].as_f64().unwrap() > 32.0);
     assert_ne!(both, inside, "every trial has more than 32 units");
     assert_eq!(focused("aria-valuenow"), "33");
     assert_eq!(focused("aria-valuetext"), format!("64; {}", summary(both)));
-    browser.press_keys(&END.to_string());
+    browser.press_keys(&END_KEY.to_string());
     assert_eq!(focused("aria-valuenow"), "100");
-    browser.press_keys(&ESCAPE.to_string());
+    browser.press_keys(&ESCAPE_KEY.to_string());
     assert_eq!(focused("aria-valuetext"), format!("32; {}", summary(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
     let problems = browser.console_messages();
@@ -150,7 +150,7 @@ fn ranges_are_selected_by_keyboard() {
 }
 
 /// A script that draws trials of one parameter and then of two, while an end of the first axis has the focus.
-const ANOTHER_PARAMETER: &str = r"
+const DRAW_ANOTHER_PARAMETER: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
@@ -170,7 +170,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 fn a_new_parameter_keeps_the_focus() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let ends = |names: &[&str]| -> Vec<String> {
@@ -178,12 +178,12 @@ fn a_new_parameter_keeps_the_focus() {
         names.iter().flat_map(both).collect()
     };
     let expected = json!([ends(&["a", "result"]), ends(&["a", "b", "result"]), "a, at most"]);
-    assert_eq!(browser.run_script(ANOTHER_PARAMETER), expected);
+    assert_eq!(browser.run_script(DRAW_ANOTHER_PARAMETER), expected);
 }
 
 /// A script that draws two trials, of which the worse one has no `b`. Returns the number of its painted
 /// pixels between `a` and the result, on the lowest line, which has nothing else.
-const WITHOUT_A_PARAMETER: &str = r"
+const DRAW_WITHOUT_PARAMETER: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
@@ -200,10 +200,10 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 fn a_trial_without_a_parameter_is_drawn_to_its_result() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let painted = browser.run_script(WITHOUT_A_PARAMETER).as_u64().unwrap();
+    let painted = browser.run_script(DRAW_WITHOUT_PARAMETER).as_u64().unwrap();
     assert!(painted > 50, "{painted} points");
 }
 
@@ -212,7 +212,7 @@ fn a_trial_without_a_parameter_is_drawn_to_its_result() {
 fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     browser.set_viewport(360, 780, false);
     browser.open(&url);
     let chart = "document.querySelector('[data-plot=parallel]')";
@@ -265,7 +265,7 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
 
 /// A script that draws two curves, of which the second is hidden. Returns the accessible names and states in
 /// the legend.
-const TWO_CURVES: &str = r"
+const DRAW_TWO_CURVES: &str = r"
 return import('/assets/charts.js').then(({ draw }) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
@@ -280,10 +280,10 @@ return import('/assets/charts.js').then(({ draw }) => {
 fn curves_are_shown_and_hidden_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_small_search(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/t00001"));
-    assert_eq!(browser.run_script(TWO_CURVES), json!(["acc true", "loss false"]));
+    assert_eq!(browser.run_script(DRAW_TWO_CURVES), json!(["acc true", "loss false"]));
     let checked = "return window.names.map((name) => name.getAttribute('aria-checked'))";
     browser.press_keys(" ");
     assert_eq!(browser.run_script(checked), json!(["true", "true"]));
@@ -317,7 +317,7 @@ fn the_first_view_of_ten_thousand_trials_is_small() {
     let browser = Browser::start();
     let bed = TestBed::new();
     // The overview shows no steps, so their number does not matter.
-    let (_serving, url) = served_of(&bed, 10_000, 1);
+    let (_serving, url) = serve_search(&bed, 10_000, 1);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let drawn = "return document.querySelector('[data-plot=parallel] canvas') !== null";

@@ -3,25 +3,25 @@
 use serde_json::{Value, json};
 use trialkeeper_tests::{Browser, RunningProgram, TestBed, WAIT_TIMEOUT, seed};
 
-use super::home::home;
+use super::home::start_home;
 
 /// Serves the home of two searches.
-fn served(bed: &TestBed) -> (RunningProgram, String) {
+fn serve_two_searches(bed: &TestBed) -> (RunningProgram, String) {
     for (id, trials, seed) in [("first", 40, 10), ("second", 60, 11)] {
         seed::create_store(&bed.data_folder(), id, trials, 20, seed).unwrap();
     }
-    let (serving, url, _) = home(bed);
+    let (serving, url, _) = start_home(bed);
     (serving, url)
 }
 
 /// A script that returns the texts of a table's cells that are cut, or outside the window.
-const CUT: &str = "return [...document.querySelectorAll('tbody :is(td, th)')].filter((cell) => {
+const FIND_CUT_CELLS: &str = "return [...document.querySelectorAll('tbody :is(td, th)')].filter((cell) => {
   const { left, right, width } = cell.getBoundingClientRect();
   return width > 1 && (left < 0 || right > innerWidth || cell.scrollWidth > cell.clientWidth + 1 && getComputedStyle(cell).display !== 'inline');
 }).map((cell) => cell.textContent)";
 
 /// A script that returns the texts of the SVG file of a plot.
-fn texts(browser: &Browser, plot: &str) -> Vec<String> {
+fn plot_texts(browser: &Browser, plot: &str) -> Vec<String> {
     let script = format!(
         "let svg = null;
          const made = URL.createObjectURL;
@@ -35,7 +35,7 @@ fn texts(browser: &Browser, plot: &str) -> Vec<String> {
 }
 
 /// Uses a control of a plot, which has this label.
-fn set(browser: &Browser, plot: &str, label: &str, value: &str) {
+fn set_plot_control(browser: &Browser, plot: &str, label: &str, value: &str) {
     let found = browser.run_script(&format!(
         "const label = [...document.querySelectorAll('[data-plot={plot}] .plot-bar label')].find((one) => one.textContent.trim().startsWith('{label}'));
          const input = label.querySelector('input, select');
@@ -46,7 +46,7 @@ fn set(browser: &Browser, plot: &str, label: &str, value: &str) {
     assert_eq!(found, json!(true), "{label}");
 }
 
-fn marks(browser: &Browser, plot: &str) -> u64 {
+fn count_marks(browser: &Browser, plot: &str) -> u64 {
     let figure = format!("document.querySelector('[data-plot={plot}]')");
     browser.run_script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
     let drawn =
@@ -59,14 +59,14 @@ fn marks(browser: &Browser, plot: &str) -> u64 {
 fn a_narrow_screen_shows_all_of_each_experiment_and_trial() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_two_searches(&bed);
     for width in [360, 390, 700] {
         browser.set_viewport(width, 900, false);
         for page in ["/", "/e/first/trials", "/e/first/"] {
             browser.open(&format!("{url}{page}"));
             let there = "return document.querySelector('.cards tbody tr') !== null";
             browser.wait_for(page, WAIT_TIMEOUT, there);
-            assert_eq!(browser.run_script(CUT), json!([]), "{page} at {width}");
+            assert_eq!(browser.run_script(FIND_CUT_CELLS), json!([]), "{page} at {width}");
             let wider = "return document.documentElement.scrollWidth > innerWidth";
             assert_eq!(browser.run_script(wider), json!(false), "{page} is wider than {width}");
         }
@@ -82,11 +82,11 @@ fn a_narrow_screen_shows_all_of_each_experiment_and_trial() {
 fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_two_searches(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/compare?experiment=first&experiment=second"));
-    let improvements = marks(&browser, "histories");
-    let plain = texts(&browser, "histories");
+    let improvements = count_marks(&browser, "histories");
+    let plain = plot_texts(&browser, "histories");
     for text in [
         "a large search (first)",
         "a large search (second)",
@@ -97,24 +97,24 @@ fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
         assert!(plain.iter().any(|one| one == text), "{text} is missing: {plain:?}");
     }
     for label in ["log x", "log y"] {
-        set(&browser, "histories", label, "");
+        set_plot_control(&browser, "histories", label, "");
     }
-    set(&browser, "histories", "Show", "both");
-    set(&browser, "histories", "Smoothing", "0.6");
-    let all = marks(&browser, "histories");
+    set_plot_control(&browser, "histories", "Show", "both");
+    set_plot_control(&browser, "histories", "Smoothing", "0.6");
+    let all = count_marks(&browser, "histories");
     assert!(all > improvements, "{all} marks of all results, {improvements} of improvements");
-    let logarithmic = texts(&browser, "histories");
+    let logarithmic = plot_texts(&browser, "histories");
     for text in ["trials (log)", "time since the start (log)", "result (log)"] {
         assert!(logarithmic.iter().any(|one| one == text), "{text} is missing: {logarithmic:?}");
     }
 
     // The curves of the best trials have the same controls.
-    let one = marks(&browser, "best-curves");
-    set(&browser, "best-curves", "Trials", "3");
-    assert_eq!(marks(&browser, "best-curves"), 3 * one);
-    set(&browser, "best-curves", "best so far", "");
-    set(&browser, "best-curves", "log x", "");
-    let curves = texts(&browser, "best-curves");
+    let one = count_marks(&browser, "best-curves");
+    set_plot_control(&browser, "best-curves", "Trials", "3");
+    assert_eq!(count_marks(&browser, "best-curves"), 3 * one);
+    set_plot_control(&browser, "best-curves", "best so far", "");
+    set_plot_control(&browser, "best-curves", "log x", "");
+    let curves = plot_texts(&browser, "best-curves");
     assert!(curves.iter().any(|one| one == "step (log)"), "{curves:?}");
 
     // A mark opens its trial in its own experiment.
@@ -135,12 +135,12 @@ fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
 fn the_comparison_fits_every_screen() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed);
+    let (_serving, url) = serve_two_searches(&bed);
     for (width, dark) in [(390, true), (390, false), (1400, true), (2560, false)] {
         browser.set_viewport(width, 900, dark);
         browser.open(&format!("{url}/compare?experiment=first&experiment=second"));
         for plot in ["histories", "best-curves"] {
-            assert!(marks(&browser, plot) > 0, "{plot} at {width}");
+            assert!(count_marks(&browser, plot) > 0, "{plot} at {width}");
         }
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.run_script(wider), Value::Bool(false), "the page is wider than {width}");

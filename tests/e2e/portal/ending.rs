@@ -7,7 +7,7 @@ use trialkeeper_tests::{
 };
 
 /// Starts a search with one trial that waits at the gate. Returns the gate, the process and the URL.
-fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgram, String) {
+fn start_waiting_search(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgram, String) {
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new(
         "echo >>../waits; read _ <../gate; echo score=0.25; read _ <../gate; echo score=0.5",
@@ -26,7 +26,7 @@ fn open_pages_show_the_end() {
     let browser = Browser::start();
     for path in ["/", "/trials", "/trials/"] {
         let bed = TestBed::new();
-        let (gate, running, url) = waiting(&bed, &[]);
+        let (gate, running, url) = start_waiting_search(&bed, &[]);
         let trials = "return fetch('/api/v1/trials').then((answer) => answer.json()).then(({ trials }) => trials[0].id)";
         browser.open(&url);
         let mut page = format!("{url}{path}");
@@ -62,7 +62,7 @@ fn open_pages_show_the_end() {
 /// Runs a search to its end with `--keep-serving`. Returns the process and the URL, once the results are
 /// printed.
 fn serve_ended(bed: &TestBed) -> (RunningProgram, String) {
-    let (gate, running, url) = waiting(bed, &["--keep-serving"]);
+    let (gate, running, url) = start_waiting_search(bed, &["--keep-serving"]);
     gate.release(2);
     let message = format!("still serving on {url}, until interrupted or stopped");
     wait_for("the message of the manager", WAIT_TIMEOUT, || {

@@ -9,7 +9,7 @@ use trialkeeper_tests::{
 };
 
 /// Starts the home page of the bed's data directory. Returns the process, the URL and the token.
-pub(super) fn home(bed: &TestBed) -> (RunningProgram, String, String) {
+pub(super) fn start_home(bed: &TestBed) -> (RunningProgram, String, String) {
     let mut serve = bed.manager_command();
     serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let serving = bed.start(&mut serve);
@@ -21,7 +21,7 @@ pub(super) fn home(bed: &TestBed) -> (RunningProgram, String, String) {
     (serving, url, token)
 }
 
-fn listed(url: &str) -> Vec<Value> {
+fn listed_experiments(url: &str) -> Vec<Value> {
     let (status, body) = http_get(url, "/api/v1/experiments").unwrap();
     assert_eq!(status, 200, "{body}");
     let page: Value = serde_json::from_str(&body).unwrap();
@@ -37,8 +37,8 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
         .with("tags", json!(["vision"]))
         .run(&bed);
     ended.expect_done(2, 0);
-    let (serving, url, token) = home(&bed);
-    let one = &listed(&url)[0];
+    let (serving, url, token) = start_home(&bed);
+    let one = &listed_experiments(&url)[0];
     assert_eq!((&one["id"], &one["standing"]), (&json!(ended.id), &json!("done")), "{one}");
     assert_eq!((&one["ended"], &one["tags"]), (&json!(2), &json!(["vision"])), "{one}");
     assert!(one["best"]["value"].is_number() && one["owner"].is_string(), "{one}");
@@ -63,7 +63,7 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     let id = wait_for("the second experiment", WAIT_TIMEOUT, || {
         let other = |one: &&Value| one["standing"] == "running" && one["trials"] == 1;
-        Some(listed(&url).iter().find(other)?["id"].as_str()?.to_owned())
+        Some(listed_experiments(&url).iter().find(other)?["id"].as_str()?.to_owned())
     });
     let (_, trials) = http_get(&url, &format!("/e/{id}/api/v1/trials")).unwrap();
     let trials: Value = serde_json::from_str(&trials).unwrap();
@@ -128,7 +128,7 @@ fn notes_are_kept_and_a_second_home_names_the_first() {
     let bed = TestBed::new();
     let id = Search::new("echo score={{x}}", 1).run(&bed).id;
     let store = std::fs::metadata(bed.data_folder().join(&id).join("trialkeeper.db")).unwrap();
-    let (serving, url, token) = home(&bed);
+    let (serving, url, token) = start_home(&bed);
     let mut second = bed.manager_command();
     second.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let refused = bed.start(&mut second).finish(WAIT_TIMEOUT);
@@ -145,11 +145,11 @@ fn notes_are_kept_and_a_second_home_names_the_first() {
     assert_eq!(status, 303, "{answer}");
     serving.signal(Signal::SIGTERM);
     serving.finish(WAIT_TIMEOUT);
-    let (serving, url, _) = home(&bed);
+    let (serving, url, _) = start_home(&bed);
     let (_, page) = http_get(&url, &format!("/about/{id}")).unwrap();
     assert!(page.contains("<h3>Plan</h3>") && page.contains("<strong>less</strong>"), "{page}");
     assert!(!page.contains("<script>"), "{page}");
-    assert_eq!(listed(&url).len(), 0, "an archived experiment must not be listed");
+    assert_eq!(listed_experiments(&url).len(), 0, "an archived experiment must not be listed");
     let (_, archive) = http_get(&url, "/?archived=true").unwrap();
     assert!(archive.contains(&id) && archive.contains("tag=b"), "{archive}");
     let now = std::fs::metadata(bed.data_folder().join(&id).join("trialkeeper.db")).unwrap();
@@ -166,7 +166,7 @@ fn experiments_are_selected_compared_and_archived() {
     for (id, seed) in [("first", 10), ("second", 11), ("third", 12)] {
         seed::create_store(&bed.data_folder(), id, 20, 10, seed).unwrap();
     }
-    let (_serving, url, token) = home(&bed);
+    let (_serving, url, token) = start_home(&bed);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/login"));
     browser.run_script(&format!(
@@ -217,7 +217,7 @@ fn no_page_of_the_home_is_wider_than_the_screen() {
     for (id, seed) in [("first", 10), ("second", 11)] {
         seed::create_store(&bed.data_folder(), id, 20, 10, seed).unwrap();
     }
-    let (_serving, url, _) = home(&bed);
+    let (_serving, url, _) = start_home(&bed);
     for (width, dark) in
         [390, 1400, 2560].into_iter().flat_map(|width| [(width, false), (width, true)])
     {

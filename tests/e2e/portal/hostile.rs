@@ -8,7 +8,7 @@ use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT};
 const MARKUP: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>";
 /// The first sequence changes the colour of terminals. The bidirectional override makes browsers reverse the
 /// following text.
-const WILD: &str = "\u{1b}[31mred\u{7}\u{0}\u{202e}txet\u{2066}\u{85}";
+const CONTROL_CHARACTERS: &str = "\u{1b}[31mred\u{7}\u{0}\u{202e}txet\u{2066}\u{85}";
 
 /// A trial that reports curves with such names and values, and prints terminal control sequences.
 const TRIAL: &str = r#"
@@ -27,7 +27,7 @@ sys.exit(0)
 "#;
 
 /// A script that returns the forbidden effects and the text of a page.
-const LOOK: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]/;
+const INSPECT_PAGE: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]/;
   return { hacked: window.hacked ?? null, wide: document.documentElement.scrollWidth > innerWidth + 1, images: document.images.length,
     scripts: document.querySelectorAll('main script').length, wild: wild.test(document.body.textContent), text: document.body.textContent };";
 
@@ -38,18 +38,18 @@ fn hostile_names_and_values_are_text_on_every_page() {
     let browser = Browser::start();
     let bed = TestBed::new();
     bed.write("code/trial.py", TRIAL);
-    let (name, space) = (format!("{MARKUP}{WILD}"), |key: &str, values: Value| {
+    let (name, space) = (format!("{MARKUP}{CONTROL_CHARACTERS}"), |key: &str, values: Value| {
         (key.to_owned(), json!({"_type": "choice", "_value": values}))
     });
     let space: serde_json::Map<String, Value> = [
-        space(MARKUP, json!([MARKUP, WILD])),
-        space(WILD, json!([1, 2])),
+        space(MARKUP, json!([MARKUP, CONTROL_CHARACTERS])),
+        space(CONTROL_CHARACTERS, json!([1, 2])),
         space("__proto__", json!(["a", "b"])),
         space(&"z".repeat(500), json!(["w".repeat(3000), "v"])),
     ]
     .into_iter()
     .collect();
-    bed.write("code/words.json", &json!([MARKUP, WILD]).to_string());
+    bed.write("code/words.json", &json!([MARKUP, CONTROL_CHARACTERS]).to_string());
     let command = "python3 trial.py \"$(cat words.json)\"";
     let search =
         Search::new(command, 3).with("experimentName", name).with("searchSpace", space).run(&bed);
@@ -82,7 +82,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
             browser.wait_for(&what, WAIT_TIMEOUT, &drawn);
             // Opens all details and shows all curves.
             browser.run_script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
-            let seen = browser.run_script(LOOK);
+            let seen = browser.run_script(INSPECT_PAGE);
             for shown in shows.iter().copied() {
                 let text = seen["text"].as_str().unwrap();
                 assert!(text.contains(shown), "{shown:?} on {path}: {text}");
@@ -105,7 +105,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
 }
 
 /// A script that draws values. Returns the labels of the axes and the number of the curve's painted pixels.
-const DRAWN: &str = "return import('/assets/charts.js').then(({ draw }) => {
+const DRAW_VALUES: &str = "return import('/assets/charts.js').then(({ draw }) => {
   const figure = document.createElement('figure');
   document.querySelector('main').prepend(figure);
   const marks = [], { fillText } = CanvasRenderingContext2D.prototype;
@@ -155,7 +155,7 @@ fn numbers_of_any_size_have_an_axis_and_a_curve() {
         (&json!([0, 1e12, 2e12]), json!([1, 2, 3]), "1,000,000,000,000"),
     ] {
         let data = json!([places, values]);
-        let drawn = browser.run_script(&DRAWN.replace("arguments[0]", &data.to_string()));
+        let drawn = browser.run_script(&DRAW_VALUES.replace("arguments[0]", &data.to_string()));
         let marks: Vec<String> = serde_json::from_value(drawn["marks"].clone()).unwrap();
         assert!(marks.iter().any(|text| text == mark), "{mark} for {data}: {marks:?}");
         assert!(marks.len() < 60, "{data}: {marks:?}");

@@ -61,10 +61,10 @@ fn requests_of(browser: &Browser, path: &str) -> Vec<(String, f64)> {
         .collect()
 }
 
-const ROWS: &str = "return [...document.querySelectorAll('.trials tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))";
+const READ_ROWS: &str = "return [...document.querySelectorAll('.trials tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))";
 
-fn rows(browser: &Browser) -> Vec<Vec<String>> {
-    serde_json::from_value(browser.run_script(ROWS)).unwrap()
+fn read_rows(browser: &Browser) -> Vec<Vec<String>> {
+    serde_json::from_value(browser.run_script(READ_ROWS)).unwrap()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         WAIT_TIMEOUT,
         "return document.querySelectorAll('.trials tbody tr').length === 100",
     );
-    let before = rows(&browser);
+    let before = read_rows(&browser);
     let whole = browser.transferred_bytes();
     browser.run_script("document.querySelectorAll('.trials tbody input')[3].click(); document.querySelectorAll('.trials tr')[5].same = true;");
 
@@ -95,7 +95,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         WAIT_TIMEOUT,
         "return document.querySelector('.trials tbody td:nth-child(5)').textContent === '7'",
     );
-    let after = rows(&browser);
+    let after = read_rows(&browser);
     assert_eq!(after[0][2], format!("t{last:05}"));
     assert_eq!(after[1..], before[..99]);
     let chosen =
@@ -122,7 +122,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         WAIT_TIMEOUT,
         "return location.search === '?state=FAILED' && document.readyState === 'complete'",
     );
-    let failed = rows(&browser).len();
+    let failed = read_rows(&browser).len();
     browser.run_script(
         "const real = window.fetch; let refused = 0;
          window.fetch = (...request) => {
@@ -140,7 +140,8 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     let one_more =
         format!("return document.querySelectorAll('.trials tbody tr').length === {}", failed + 1);
     browser.wait_for("the row of the failed trial", WAIT_TIMEOUT, &one_more);
-    let shown = rows(&browser).into_iter().find(|row| row[2] == format!("t{last:05}")).unwrap();
+    let shown =
+        read_rows(&browser).into_iter().find(|row| row[2] == format!("t{last:05}")).unwrap();
     assert_eq!(shown.last().unwrap(), "<b>late</b>");
     store.0.execute("UPDATE trial SET state = 'SUCCEEDED' WHERE key = ?", [last]).unwrap();
     store.notify(last);
@@ -165,7 +166,7 @@ fn selected_columns_are_kept_for_the_next_visit() {
     let heads = "return [...document.querySelectorAll('.trials thead th')].slice(1).map((one) => one.textContent)";
     let chosen = json!(["Trial", "Result", "Machine", "lr"]);
     assert_eq!(browser.run_script(heads), chosen);
-    let first = rows(&browser)[0].len();
+    let first = read_rows(&browser)[0].len();
     assert_eq!(first, 5);
     // The filter form and the headings keep the columns.
     let sorted =

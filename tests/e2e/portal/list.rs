@@ -4,7 +4,7 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, http_get, send_request};
 
 /// Runs a search of three trials to its end. Two trials have x below 0.6. Returns the experiment's id.
-fn searched(bed: &TestBed) -> String {
+fn run_three_trials(bed: &TestBed) -> String {
     let space = json!({"x": {"_type": "choice", "_value": [0.25, 0.5, 0.75]}});
     let search = Search::new("echo score={{x}}", 3).with("searchSpace", space);
     let done = search.with("tuner", json!({"name": "GridSearch"})).run(bed);
@@ -15,7 +15,7 @@ fn searched(bed: &TestBed) -> String {
 #[test]
 fn a_filtered_list_can_be_downloaded() {
     let bed = TestBed::new();
-    let id = searched(&bed);
+    let id = run_three_trials(&bed);
     let (_serving, url) = bed.serve(&id);
     let exported = |query: &str| {
         let path = format!("GET /api/v1/experiment/export?{query}");
@@ -57,7 +57,7 @@ fn metrics_that_trials_print_are_columns_and_curves() {
 fn all_trials_of_a_page_can_be_selected() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let id = searched(&bed);
+    let id = run_three_trials(&bed);
     let (_serving, url) = bed.serve(&id);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials?filter=x%20%3C%200.6"));

@@ -6,15 +6,15 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, seed};
 
 /// Text that neither terminals nor browsers may interpret.
-const PIECE: &str = "<img src=x onerror=window.hacked=1></pre><script>window.hacked=1</script>\u{1b}[31m\u{1b}]0;title\u{7}\0\u{8}\u{202e}\u{2066}\u{200f}\u{85}";
+const HOSTILE_TEXT: &str = "<img src=x onerror=window.hacked=1></pre><script>window.hacked=1</script>\u{1b}[31m\u{1b}]0;title\u{7}\0\u{8}\u{202e}\u{2066}\u{200f}\u{85}";
 
 /// Returns a line of ten megabytes that ends with `word`.
-fn line(word: &str) -> String {
-    format!("{}{word}\n", PIECE.repeat(10_000_000 / PIECE.len()))
+fn long_line(word: &str) -> String {
+    format!("{}{word}\n", HOSTILE_TEXT.repeat(10_000_000 / HOSTILE_TEXT.len()))
 }
 
 /// Waits until the page shows `word`. Checks that its text is harmless, and returns the number of characters.
-fn shown(browser: &Browser, word: &str) -> usize {
+fn wait_for_word(browser: &Browser, word: &str) -> usize {
     let text = "document.getElementById('log-stdout').textContent";
     browser.wait_for(
         &format!("the page to show {word}"),
@@ -42,7 +42,7 @@ fn shown(browser: &Browser, word: &str) -> usize {
 fn a_long_line_is_cut_and_later_lines_are_shown() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    bed.write("code/line", &line("FIRST"));
+    bed.write("code/line", &long_line("FIRST"));
     let outcome = Search::new("cat line; echo score=1", 1).run(&bed);
     outcome.expect_done(1, 0);
     let (_serving, url) = bed.serve(&outcome.id);
@@ -50,7 +50,7 @@ fn a_long_line_is_cut_and_later_lines_are_shown() {
     browser.open(&format!("{url}/trials/{}", outcome.trials[0].id));
     let whole = "return document.getElementById('log-stdout').textContent.includes(' bytes cut]')";
     browser.wait_for("the note about the cut line", WAIT_TIMEOUT, whole);
-    assert!(shown(&browser, "score=1") < 20_000);
+    assert!(wait_for_word(&browser, "score=1") < 20_000);
 }
 
 #[test]
@@ -76,20 +76,20 @@ fn a_page_handles_ten_stored_and_ten_live_megabytes() {
     store
         .execute("UPDATE trial SET state = 'RUNNING', ended_at_ms = NULL WHERE key = 1", [])
         .unwrap();
-    prints(line("FIRST"), 100);
+    prints(long_line("FIRST"), 100);
     let (_serving, url) = bed.serve("small");
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/t00001"));
     assert!(
-        shown(&browser, "FIRST\n") < 70_000,
+        wait_for_word(&browser, "FIRST\n") < 70_000,
         "the page shows more than the end of the stored output"
     );
     let first = browser.transferred_bytes();
     assert!((10_000.0..1_500_000.0).contains(&first), "{first} bytes");
 
     // The page stays responsive during live output, and drops old text.
-    prints(line("SECOND"), 101);
-    assert!(shown(&browser, "SECOND\n") < 600_000, "the page does not drop old text");
+    prints(long_line("SECOND"), 101);
+    assert!(wait_for_word(&browser, "SECOND\n") < 600_000, "the page does not drop old text");
     let nodes =
         browser.run_script("return document.getElementById('log-stdout').childNodes.length");
     assert!(nodes.as_u64().unwrap() < 100, "{nodes}");

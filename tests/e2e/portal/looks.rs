@@ -7,12 +7,12 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use trialkeeper_tests::{Browser, Search, TestBed, WAIT_TIMEOUT, http_get, seed};
 
-const WIDTHS: [u32; 3] = [390, 1400, 2560];
+const PAGE_WIDTHS: [u32; 3] = [390, 1400, 2560];
 /// A plot is drawn once it is near the viewport, so the viewport is higher than any page.
-const HEIGHT: u32 = 6500;
+const PAGE_HEIGHT: u32 = 6500;
 
 /// A script that returns `true` once everything in view is drawn.
-pub(super) const DRAWN: &str = "
+pub(super) const IS_DRAWN: &str = "
   if (document.readyState !== 'complete') return false;
   const { responseStatus } = performance.getEntriesByType('navigation')[0];
   if (responseStatus !== (location.pathname === '/nowhere' ? 404 : 200)) throw new Error(`${location} answered ${responseStatus}`);
@@ -24,7 +24,7 @@ pub(super) const DRAWN: &str = "
   return [...document.querySelectorAll('figure canvas')].every((one) => one.closest('.slide') || one.getBoundingClientRect().right <= wide);";
 
 /// A script that returns what a designer would mark at first sight.
-const FAULTS: &str = r"
+const FIND_LAYOUT_FAULTS: &str = r"
 const faults = new Set();
 const told = (one) => `${one.tagName.toLowerCase()} ${JSON.stringify((one.textContent || one.placeholder || '').trim().slice(0, 40))}`;
 const width = document.documentElement.clientWidth;
@@ -67,7 +67,7 @@ fn long_name() -> String {
 }
 
 /// Creates experiments with usual and with unusual names, and one with several objectives. Returns the id of the last.
-pub(super) fn make(bed: &TestBed) -> String {
+pub(super) fn create_experiments(bed: &TestBed) -> String {
     for (seed, (id, trials, name, owner)) in (1..).zip([
         ("usual", 40, "digits, learning rate and width".to_owned(), "ann".to_owned()),
         (
@@ -97,7 +97,7 @@ pub(super) fn make(bed: &TestBed) -> String {
 }
 
 /// Returns the pages by the name of their pictures, without the address.
-pub(super) fn pages(url: &str, several: &str) -> Vec<(&'static str, String)> {
+pub(super) fn page_urls(url: &str, several: &str) -> Vec<(&'static str, String)> {
     let trials = http_get(url, &format!("/e/{several}/api/v1/trials")).unwrap().1;
     let trials: Value = serde_json::from_str(&trials).unwrap();
     let own = trials["trials"][0]["id"].as_str().unwrap();
@@ -125,7 +125,7 @@ pub(super) fn pages(url: &str, several: &str) -> Vec<(&'static str, String)> {
 }
 
 /// Returns the folder of the pictures.
-fn folder() -> PathBuf {
+fn picture_folder() -> PathBuf {
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/pictures");
     std::env::var_os("TRIALKEEPER_TEST_PICTURES").map_or(usual, PathBuf::from)
 }
@@ -135,21 +135,21 @@ fn folder() -> PathBuf {
 fn no_page_is_cut_at_any_width() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let several = make(&bed);
-    let (_serving, url, _) = super::home::home(&bed);
-    let folder = folder();
+    let several = create_experiments(&bed);
+    let (_serving, url, _) = super::home::start_home(&bed);
+    let folder = picture_folder();
     std::fs::create_dir_all(&folder).unwrap();
     let mut faults = Vec::new();
-    for (name, path) in pages(&url, &several) {
-        browser.set_viewport(WIDTHS[0], HEIGHT, false);
+    for (name, path) in page_urls(&url, &several) {
+        browser.set_viewport(PAGE_WIDTHS[0], PAGE_HEIGHT, false);
         browser.open(&format!("{url}{path}"));
-        for width in WIDTHS {
+        for width in PAGE_WIDTHS {
             for (dark, theme) in [(false, "light"), (true, "dark")] {
-                browser.set_viewport(width, HEIGHT, dark);
-                browser.wait_for(&format!("{name} at {width}"), WAIT_TIMEOUT, DRAWN);
+                browser.set_viewport(width, PAGE_HEIGHT, dark);
+                browser.wait_for(&format!("{name} at {width}"), WAIT_TIMEOUT, IS_DRAWN);
                 browser.screenshot_page(&folder.join(format!("{name}-{width}-{theme}.png")));
             }
-            for fault in browser.run_script(FAULTS).as_array().unwrap() {
+            for fault in browser.run_script(FIND_LAYOUT_FAULTS).as_array().unwrap() {
                 faults.push(format!("{name} at {width}: {fault}"));
             }
         }
@@ -166,7 +166,7 @@ fn a_fault_of_a_page_is_found() {
     let (_serving, url) = bed.serve("small");
     browser.set_viewport(390, 900, false);
     browser.open(&format!("{url}/configuration"));
-    assert_eq!(browser.run_script(FAULTS), json!([]));
+    assert_eq!(browser.run_script(FIND_LAYOUT_FAULTS), json!([]));
     for (change, fault) in [
         (
             "main.append(Object.assign(document.createElement('p'), { textContent: 'x'.repeat(999) }))",
@@ -183,7 +183,7 @@ fn a_fault_of_a_page_is_found() {
         ),
     ] {
         browser.run_script(&format!("const main = document.querySelector('main'); {change}"));
-        let found = browser.run_script(FAULTS).to_string();
+        let found = browser.run_script(FIND_LAYOUT_FAULTS).to_string();
         assert!(found.contains(fault), "{fault} in {found}");
     }
 }

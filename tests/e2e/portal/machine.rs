@@ -7,7 +7,7 @@ use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT, seed};
 
 /// A script that returns the name of each machine chart, its legend, and the number of painted pixels per
 /// curve.
-const CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)));
+const READ_CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)));
   return [...document.querySelectorAll('.machine figure')].filter((one) => !one.hidden && one.querySelector('canvas')).map((one) => {
     const canvas = one.querySelector('canvas');
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -37,7 +37,7 @@ fn gpus_are_drawn_on_the_page_of_a_trial() {
             browser.open(&format!("{url}/trials/t00001"));
             let drawn = "return document.querySelectorAll('.machine canvas').length === 4";
             browser.wait_for("the charts of the machine", WAIT_TIMEOUT, drawn);
-            let charts = browser.run_script(CHARTS);
+            let charts = browser.run_script(READ_CHARTS);
             let charts = charts.as_array().unwrap();
             let named: Vec<Value> = charts.iter().map(|one| json!([one[0], one[1]])).collect();
             assert_eq!(json!(named), expected, "at {width}");

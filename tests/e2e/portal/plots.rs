@@ -18,13 +18,13 @@ const PLOTS: [&str; 9] = [
 ];
 
 /// Serves the pages of a search of `trials` trials.
-fn served(bed: &TestBed, trials: i64) -> (RunningProgram, String) {
+fn serve_search(bed: &TestBed, trials: i64) -> (RunningProgram, String) {
     seed::create_store(&bed.data_folder(), "small", trials, 20, 10).unwrap();
     bed.serve("small")
 }
 
 /// Scrolls a plot into view and waits until it is drawn. Returns the number of its marks.
-fn drawn(browser: &Browser, plot: &str) -> u64 {
+fn scroll_to_plot(browser: &Browser, plot: &str) -> u64 {
     let figure = format!("document.querySelector('[data-plot={plot}]')");
     browser.run_script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
     // A plot without its data is drawn without marks.
@@ -38,14 +38,14 @@ fn drawn(browser: &Browser, plot: &str) -> u64 {
 fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 60);
+    let (_serving, url) = serve_search(&bed, 60);
     for (width, dark) in
         [390, 1400, 2560].into_iter().flat_map(|width| [(width, false), (width, true)])
     {
         browser.set_viewport(width, 900, dark);
         browser.open(&format!("{url}/plots"));
         for plot in PLOTS {
-            assert!(drawn(&browser, plot) > 0, "{plot} at {width}");
+            assert!(scroll_to_plot(&browser, plot) > 0, "{plot} at {width}");
         }
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.run_script(wider), json!(false), "the page is wider than {width}");
@@ -59,10 +59,10 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
 fn a_trial_is_selected_and_opened_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    drawn(&browser, "history");
+    scroll_to_plot(&browser, "history");
     browser.run_script("document.querySelector('[data-plot=history] .plot-host').focus()");
     let tip = "return document.querySelector('[data-plot=history] .tip').textContent";
     // The machines come after the first plot.
@@ -95,10 +95,10 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
 fn selected_ranges_are_in_the_address_and_filter_the_table() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots#activation=elu..tanh"));
-    drawn(&browser, "parallel");
+    scroll_to_plot(&browser, "parallel");
     let ends = "return [...document.querySelectorAll('[role=slider][aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
     assert_eq!(browser.run_script(ends), json!(["50", "100"]));
     let link = "return new URL(document.querySelector('.brushed').href).searchParams.get('filter')";
@@ -114,7 +114,7 @@ fn selected_ranges_are_in_the_address_and_filter_the_table() {
 }
 
 /// Returns the place on the screen of a mark of the history: its position in pixels from the left and the top.
-const MARK: &str = "const host = document.querySelector('[data-plot=history] .plot-host'), canvas = host.querySelector('canvas');
+const FIND_MARK: &str = "const host = document.querySelector('[data-plot=history] .plot-host'), canvas = host.querySelector('canvas');
   const { left, top } = host.getBoundingClientRect(), { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   const filled = (x, y) => data[4 * (y * canvas.width + x) + 3] > 150 && data[4 * (y * canvas.width + x) + 2] > 150;
   for (let x = 200; x < canvas.width - 200; x += 1) for (let y = 60; y < canvas.height - 80; y += 1)
@@ -122,7 +122,7 @@ const MARK: &str = "const host = document.querySelector('[data-plot=history] .pl
   return null;";
 
 /// Asks for two numbers.
-fn place(browser: &Browser, script: &str) -> (f64, f64) {
+fn read_position(browser: &Browser, script: &str) -> (f64, f64) {
     let found = browser.run_script(script);
     (found[0].as_f64().unwrap(), found[1].as_f64().unwrap())
 }
@@ -132,13 +132,13 @@ fn place(browser: &Browser, script: &str) -> (f64, f64) {
 fn a_plot_is_explored_with_the_pointer() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     // The overview and the page of plots share the plot.
     for path in ["/", "/plots"] {
         browser.open(&format!("{url}{path}"));
-        drawn(&browser, "history");
-        let mark = place(&browser, MARK);
+        scroll_to_plot(&browser, "history");
+        let mark = read_position(&browser, FIND_MARK);
         browser.move_mouse_to(mark);
         let tip = "const tip = document.querySelector('[data-plot=history] .tip'); return tip.hidden ? '' : tip.textContent";
         let words = browser.run_script(tip);
@@ -152,7 +152,7 @@ fn a_plot_is_explored_with_the_pointer() {
         browser.drag((mark.0 - 60.0, mark.1 - 40.0), (mark.0 + 60.0, mark.1 + 40.0));
         assert_eq!(browser.run_script(zoomed), json!(true), "{path}: a drag must zoom");
         let empty = "const host = document.querySelector('[data-plot=history] .plot-host').getBoundingClientRect(); return [host.left + 8, host.top + 8]";
-        let empty = place(&browser, empty);
+        let empty = read_position(&browser, empty);
         browser.double_click(empty);
         assert_eq!(browser.run_script(zoomed), json!(false), "{path}: a double click must reset");
         browser.click(mark);
@@ -166,13 +166,13 @@ fn a_plot_is_explored_with_the_pointer() {
 fn a_line_is_a_trial() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     let tip = "const tip = document.querySelector('[data-plot=parallel] .tip'); return tip.hidden ? '' : tip.textContent";
     let lines = "document.querySelector('[data-plot=parallel] .lines')";
     for path in ["/", "/plots"] {
         browser.open(&format!("{url}{path}"));
-        drawn(&browser, "parallel");
+        scroll_to_plot(&browser, "parallel");
         // By keyboard: the best line is the first, and Enter opens its trial.
         browser.run_script(&format!("{lines}.focus()"));
         browser.press_keys("\u{e014}");
@@ -195,7 +195,7 @@ fn a_line_is_a_trial() {
              const {{ data }} = canvas.getContext('2d').getImageData(x, 0, 1, canvas.height);
              for (let y = 120; y < canvas.height - 40; y += 1) if (data[4 * y + 3] > 0) return [box.left + x, box.top + y];"
         );
-        let line = place(&browser, &middle);
+        let line = read_position(&browser, &middle);
         browser.move_mouse_to(line);
         let words = browser.run_script(tip);
         let words = words.as_str().unwrap();
@@ -210,7 +210,7 @@ fn a_line_is_a_trial() {
 }
 
 /// A script that draws parallel coordinates of a search space. Returns the texts of the downloaded SVG.
-const AXES: &str = r"
+const DRAW_AXES: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
@@ -228,7 +228,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface
 });";
 
 /// A script that selects ranges of parameters whose names a filter must quote. Returns the filter.
-const ODD_NAMES: &str = r"
+const FILTER_ODD_NAMES: &str = r"
 return import('/assets/parallel.js').then(({ parallel }) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
@@ -243,11 +243,11 @@ return import('/assets/parallel.js').then(({ parallel }) => {
 fn a_range_of_a_parameter_with_any_name_is_a_filter() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10);
+    let (_serving, url) = serve_search(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let expected = r#"layers == "[64,64]" and `parameters.batch size` <= 2.5 and `parameters.step` >= 0.5 and `parameters.a\`b` >= 1.5"#;
-    assert_eq!(browser.run_script(ODD_NAMES), json!(expected));
+    assert_eq!(browser.run_script(FILTER_ODD_NAMES), json!(expected));
 }
 
 #[test]
@@ -255,10 +255,10 @@ fn a_range_of_a_parameter_with_any_name_is_a_filter() {
 fn the_search_space_determines_the_axes() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10);
+    let (_serving, url) = serve_search(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let texts = browser.run_script(AXES);
+    let texts = browser.run_script(DRAW_AXES);
     let texts: Vec<&str> =
         texts.as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
     let at = |word: &str| texts.iter().position(|text| *text == word);
@@ -276,14 +276,14 @@ fn the_search_space_determines_the_axes() {
 fn plots_are_downloaded_as_pictures() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     let kept = "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
            blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };";
     browser.run_script(kept);
     for (count, plot) in PLOTS.iter().enumerate() {
-        drawn(&browser, plot);
+        scroll_to_plot(&browser, plot);
         browser.run_script(&format!(
             "for (const one of document.querySelectorAll('[data-plot={plot}] .files button:not([hidden])')) one.click()"
         ));
@@ -325,7 +325,7 @@ fn plots_are_downloaded_as_pictures() {
 fn the_chosen_theme_is_kept() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10);
+    let (_serving, url) = serve_search(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let back = "return getComputedStyle(document.body).backgroundColor";
@@ -353,12 +353,12 @@ fn the_chosen_theme_is_kept() {
 fn a_plot_can_be_read_as_a_table() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 40);
+    let (_serving, url) = serve_search(&bed, 40);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     for (plot, first) in [("history", "39"), ("parallel", ""), ("contour", ""), ("timeline", "39")]
     {
-        drawn(&browser, plot);
+        scroll_to_plot(&browser, plot);
         browser.run_script(&format!(
             "document.querySelector('[data-plot={plot}] details').open = true"
         ));
@@ -375,10 +375,10 @@ fn a_plot_can_be_read_as_a_table() {
 fn a_long_table_shows_more_rows() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 300);
+    let (_serving, url) = serve_search(&bed, 300);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    drawn(&browser, "history");
+    scroll_to_plot(&browser, "history");
     let table = "document.querySelector('[data-plot=history] details')";
     browser.run_script(&format!("{table}.open = true"));
     let rows =
@@ -391,7 +391,7 @@ fn a_long_table_shows_more_rows() {
 }
 
 /// A script that counts the waiting attempts, and lists the rows of machines of a timeline of three attempts.
-const WAITING: &str = "return import('/assets/plots-timeline.js').then(({ timeline, waiting }) => {
+const READ_TIMELINE: &str = "return import('/assets/plots-timeline.js').then(({ timeline, waiting }) => {
   const answer = { now: 100, sequence: [0, 1, 2], attempt: [1, 1, 1], submitted: [0, 0, 10], began: [5, 20, null], ended: [30, 40, null],
     retried: [false, false, false], state: ['SUCCEEDED', 'SUCCEEDED', 'WAITING'], host: [0, 0, null], hosts: ['node-1'], waited_for: [null, null, 'a GPU'] };
   const points = { sequence: [0, 1, 2], id: ['a', 'b', 'c'] };
@@ -404,7 +404,7 @@ const WAITING: &str = "return import('/assets/plots-timeline.js').then(({ timeli
 fn the_timeline_of_machines_shows_what_waits() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10);
+    let (_serving, url) = serve_search(&bed, 10);
     browser.open(&format!("{url}/plots"));
     let steps = json!([[0, 2], [5, 1], [10, 2], [20, 1], [100, 0]]);
     let expected = json!([
@@ -413,7 +413,7 @@ fn the_timeline_of_machines_shows_what_waits() {
         [2, 1, "waiting", "", "90 ms", "a GPU", ""],
         "waiting",
     ]);
-    assert_eq!(browser.run_script(WAITING), expected);
+    assert_eq!(browser.run_script(READ_TIMELINE), expected);
 }
 
 #[test]
@@ -421,23 +421,23 @@ fn the_timeline_of_machines_shows_what_waits() {
 fn parameters_metrics_and_trials_are_chosen() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 60);
+    let (_serving, url) = serve_search(&bed, 60);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    let panels = drawn(&browser, "slice");
+    let panels = scroll_to_plot(&browser, "slice");
     let chosen = "const choice = document.querySelector('[data-plot=slice] .choice'), boxes = [...choice.querySelectorAll('input')];
          const all = [choice.querySelector('summary').textContent, boxes.length];
          boxes[0].click();
          return [...all, choice.querySelector('summary').textContent];";
     let expected = json!(["Parameters: 4 of 4", 4, "Parameters: 3 of 4"]);
     assert_eq!(browser.run_script(chosen), expected);
-    assert_eq!(drawn(&browser, "slice") * 4, panels * 3, "one panel less");
+    assert_eq!(scroll_to_plot(&browser, "slice") * 4, panels * 3, "one panel less");
     // Without a parameter, the choice stays.
     let none = "const choice = document.querySelector('[data-plot=slice] .choice');
          for (const box of choice.querySelectorAll('input:checked')) box.click();
          return choice.closest('.plot-bar').hidden";
     assert_eq!(browser.run_script(none), json!(false));
-    let all = drawn(&browser, "curves");
+    let all = scroll_to_plot(&browser, "curves");
     browser.run_script("const count = document.querySelector('[data-plot=curves] select'); count.value = '20'; count.dispatchEvent(new Event('change'))");
     let fewer = format!(
         "return Number(document.querySelector('[data-plot=curves]').dataset.drawn) * 3 === {all}"
@@ -447,7 +447,7 @@ fn parameters_metrics_and_trials_are_chosen() {
     let table = "const table = document.querySelector('[data-plot=curves] .plot-table'); table.open = true; return table.querySelector('tbody td')?.textContent ?? false";
     assert_eq!(browser.wait_for("the table", WAIT_TIMEOUT, table), json!("result"));
     // A bar of the failures opens the list of the failed trials.
-    drawn(&browser, "failures");
+    scroll_to_plot(&browser, "failures");
     browser.run_script("document.querySelector('[data-plot=failures] .plot-host').focus()");
     browser.press_keys("\u{e014}\u{e007}");
     let there = "return location.pathname === '/trials' && location.search.startsWith('?state=FAILED&cause=')";
@@ -455,7 +455,7 @@ fn parameters_metrics_and_trials_are_chosen() {
 }
 
 /// A script that computes the best values so far and a smoothed curve.
-const SHAPES: &str = "return import('/assets/plots-curves.js').then(({ bestSoFar, smoothed }) => [
+const COMPUTE_CURVES: &str = "return import('/assets/plots-curves.js').then(({ bestSoFar, smoothed }) => [
   bestSoFar([1, null, 3, 2], (a, b) => a > b), bestSoFar([null, 2, 3, 1], (a, b) => a < b),
   smoothed([1, 1, null, 1], 0.9), smoothed([0, 1], 0.5).map((value) => Number(value.toFixed(4)))]);";
 
@@ -464,12 +464,12 @@ const SHAPES: &str = "return import('/assets/plots-curves.js').then(({ bestSoFar
 fn curves_show_the_best_so_far_or_are_smoothed() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10);
+    let (_serving, url) = serve_search(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     let expected = json!([[1, 1, 3, 3], [null, 2, 2, 1], [1, 1, null, 1], [0, 0.6667]]);
-    assert_eq!(browser.run_script(SHAPES), expected);
-    drawn(&browser, "curves");
+    assert_eq!(browser.run_script(COMPUTE_CURVES), expected);
+    scroll_to_plot(&browser, "curves");
     let chosen = "const [best] = [...document.querySelectorAll('[data-plot=curves] label')].filter((one) => one.textContent.includes('best so far'));
          best.querySelector('input').click();
          const host = document.querySelector('[data-plot=curves] .plot-host');
@@ -487,10 +487,10 @@ fn curves_show_the_best_so_far_or_are_smoothed() {
 fn the_plots_of_ten_thousand_trials_are_small() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url) = served(&bed, 10_000);
+    let (_serving, url) = serve_search(&bed, 10_000);
     browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    assert_eq!(drawn(&browser, "history"), 10_000);
+    assert_eq!(scroll_to_plot(&browser, "history"), 10_000);
     let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }

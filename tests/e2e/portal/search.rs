@@ -24,7 +24,7 @@ fi
 "#;
 
 /// A script that checks accessibility: one heading, names of controls, and sufficient contrast.
-const ACCESSIBLE: &str = r"
+const CHECK_ACCESSIBILITY: &str = r"
 const problems = [];
 if (document.documentElement.lang !== 'en') problems.push('no language');
 if (document.querySelectorAll('h1').length !== 1) problems.push('not one h1');
@@ -159,7 +159,7 @@ fn a_running_search_is_shown_live() {
         for (width, height) in [(360, 780), (1280, 900), (3840, 2160)] {
             for dark in [false, true] {
                 browser.set_viewport(width, height, dark);
-                let problems = browser.run_script(ACCESSIBLE);
+                let problems = browser.run_script(CHECK_ACCESSIBILITY);
                 assert_eq!(problems, json!([]), "{path} at {width}, dark: {dark}");
                 if let Some(folder) = &pictures {
                     std::thread::park_timeout(Duration::from_millis(600));

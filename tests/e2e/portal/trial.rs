@@ -19,7 +19,7 @@ echo "at the end"
 "#;
 
 /// Makes the code directory a git repository whose script has changed since its commit.
-fn make_code(bed: &TestBed) {
+fn create_repository(bed: &TestBed) {
     bed.write_script("code/trial.sh", "#!/bin/sh\n");
     let code = bed.path("code");
     for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "first"]] {
@@ -37,7 +37,7 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    make_code(&bed);
+    create_repository(&bed);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 1).start(&bed);
     let url = wait_for("the manager's address", WAIT_TIMEOUT, || {

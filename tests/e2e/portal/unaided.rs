@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT};
 
-use super::looks::{DRAWN, make, pages};
+use super::looks::{IS_DRAWN, create_experiments, page_urls};
 
 /// A script that returns what a page without scripts lacks.
-const MISSING: &str = r"
+const FIND_MISSING_PARTS: &str = r"
 const faults = new Set();
 const shown = (one) => one.checkVisibility({ visibilityProperty: true });
 const name = (one) => `${one.tagName.toLowerCase()} ${JSON.stringify((one.textContent || one.title || one.id).trim().slice(0, 60))}`;
@@ -24,13 +24,13 @@ return [...faults];
 fn every_page_is_read_without_javascript() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let several = make(&bed);
-    let (_serving, url, _) = super::home::home(&bed);
+    let several = create_experiments(&bed);
+    let (_serving, url, _) = super::home::start_home(&bed);
     browser.set_scripts(false);
     let mut faults = Vec::new();
-    for (name, path) in pages(&url, &several) {
+    for (name, path) in page_urls(&url, &several) {
         browser.open(&format!("{url}{path}"));
-        for fault in browser.run_script(MISSING).as_array().unwrap() {
+        for fault in browser.run_script(FIND_MISSING_PARTS).as_array().unwrap() {
             faults.push(format!("{name}: {fault}"));
         }
     }
@@ -38,10 +38,10 @@ fn every_page_is_read_without_javascript() {
 }
 
 /// A function of the page that returns the name of a control. Pages that follow a search replace their controls.
-const NAME: &str = r"const name = (one) => `${one.tagName.toLowerCase()} ${JSON.stringify([one.id, one.name, one.value, one.getAttribute('href'), one.ariaLabel, (one.textContent || '').trim()].filter(Boolean).join(' ').slice(0, 80))}`;";
+const CONTROL_NAME: &str = r"const name = (one) => `${one.tagName.toLowerCase()} ${JSON.stringify([one.id, one.name, one.value, one.getAttribute('href'), one.ariaLabel, (one.textContent || '').trim()].filter(Boolean).join(' ').slice(0, 80))}`;";
 
 /// A script that returns the names of the controls of a page.
-const CONTROLS: &str = r"
+const LIST_CONTROLS: &str = r"
 const controls = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex=\'0\']')];
 const open = controls.filter((one) => !one.disabled && one.tabIndex >= 0 && one.checkVisibility({ visibilityProperty: true }));
 // Of a group of radio buttons, the Tab key only reaches the chosen one.
@@ -49,7 +49,7 @@ return open.filter((one) => one.type !== 'radio' || one.checked).map(name);
 ";
 
 /// A script that returns the name of the focused control, and whether the focus is seen.
-const FOCUS: &str = r"
+const READ_FOCUS: &str = r"
 const one = document.activeElement;
 if (!one || one === document.body) return null;
 const style = getComputedStyle(one);
@@ -59,19 +59,19 @@ return [name(one), marked && box.width > 0 && box.height > 0];
 ";
 
 /// The key Tab of `WebDriver`.
-const TAB: &str = "\u{e004}";
+const TAB_KEY: &str = "\u{e004}";
 
 /// Returns the faults that a reader meets who goes through a page with the Tab key.
-fn walk(browser: &Browser, page: &str) -> Vec<String> {
-    let run = |script: &str| browser.run_script(&format!("{NAME}{script}"));
-    let controls = run(CONTROLS);
+fn walk_with_tab_key(browser: &Browser, page: &str) -> Vec<String> {
+    let run = |script: &str| browser.run_script(&format!("{CONTROL_NAME}{script}"));
+    let controls = run(LIST_CONTROLS);
     let controls = controls.as_array().unwrap();
     let (mut reached, mut faults) = (Vec::new(), Vec::new());
     let mut rounds = 0;
     // A page may begin in its middle, and parts that scroll are stops, too.
     for _ in 0..controls.len() * 2 + 20 {
-        browser.press_keys(TAB);
-        let focus = run(FOCUS);
+        browser.press_keys(TAB_KEY);
+        let focus = run(READ_FOCUS);
         if focus == Value::Null {
             rounds += 1;
             if rounds > 1 {
@@ -94,14 +94,14 @@ fn walk(browser: &Browser, page: &str) -> Vec<String> {
 fn every_control_is_reached_and_seen_with_the_tab_key() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let several = make(&bed);
-    let (_serving, url, _) = super::home::home(&bed);
+    let several = create_experiments(&bed);
+    let (_serving, url, _) = super::home::start_home(&bed);
     browser.set_viewport(1400, 6500, false);
     let mut faults = Vec::new();
-    for (name, path) in pages(&url, &several) {
+    for (name, path) in page_urls(&url, &several) {
         browser.open(&format!("{url}{path}"));
-        browser.wait_for(name, WAIT_TIMEOUT, DRAWN);
-        faults.extend(walk(&browser, name));
+        browser.wait_for(name, WAIT_TIMEOUT, IS_DRAWN);
+        faults.extend(walk_with_tab_key(&browser, name));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

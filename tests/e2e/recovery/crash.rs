@@ -14,7 +14,7 @@ const STEPS: usize = 10;
 
 /// A trial that takes ten steps, each after a release of the gate. It prints a metric and then records the
 /// print for the test.
-const STEADY: &str = r#"#!/bin/sh
+const GATED_TRIAL: &str = r#"#!/bin/sh
 step=0
 while [ $step -lt 10 ]; do
     read _ <"$BED/gate"
@@ -26,7 +26,7 @@ done
 "#;
 
 /// Returns the values that the trials recorded, in order, by trial.
-fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
+fn recorded_values(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
     let mut record: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in bed.read("record").lines() {
         let (trial, value) = line.split_once(' ').unwrap();
@@ -37,7 +37,7 @@ fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
 }
 
 /// Returns the kind and value of every stored metric by trial, in the order of attempts and numbers.
-fn stored(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
+fn stored_metrics(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
     let file = bed.data_folder().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let mut select = store
@@ -102,7 +102,7 @@ fn a_manager_killed_at_random_points_loses_nothing() {
 fn search_with_kills(kills: &[(usize, usize)]) {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/steady.sh", STEADY);
+    bed.write_script("code/steady.sh", GATED_TRIAL);
     let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
         .with("trialConcurrency", 2);
     let mut manager = search.start(&bed);
@@ -125,7 +125,7 @@ fn search_with_kills(kills: &[(usize, usize)]) {
         manager.signal(Signal::SIGKILL);
         assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
         // Trials continue without a manager. At most the remaining steps can be taken.
-        let left: usize = record(&bed).values().map(|values| STEPS - values.len()).sum();
+        let left: usize = recorded_values(&bed).values().map(|values| STEPS - values.len()).sum();
         let during = left.min(*during);
         gate.release(during);
         steps += during;
@@ -137,8 +137,8 @@ fn search_with_kills(kills: &[(usize, usize)]) {
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
 
     search.expect_done(TRIALS.try_into().unwrap(), 0);
-    let printed = record(&bed);
-    let stored = stored(&bed, &id);
+    let printed = recorded_values(&bed);
+    let stored = stored_metrics(&bed, &id);
     assert_eq!(printed.len(), search.trials.len());
     for trial in &search.trials {
         assert_eq!(printed[&trial.id].len(), STEPS, "a trial ran twice");

@@ -5,7 +5,7 @@ use trialkeeper_tests::faults::cases::{self, DiskRelief};
 use trialkeeper_tests::faults::{self, FaultCounts};
 
 /// Runs the seeds that need a small disk, or the others. The harness prints a failing seed on standard error.
-fn seeds(range: std::ops::RangeInclusive<u64>, with_small_disk: bool) {
+fn run_seeds(range: std::ops::RangeInclusive<u64>, with_small_disk: bool) {
     let mut seen = FaultCounts::default();
     for seed in range.filter(|seed| faults::needs_small_disk(*seed) == with_small_disk) {
         seen.add(&faults::run_seed(seed));
@@ -16,18 +16,18 @@ fn seeds(range: std::ops::RangeInclusive<u64>, with_small_disk: bool) {
 
 #[test]
 fn output_is_stored_once_under_random_faults() {
-    seeds(1..=12, false);
+    run_seeds(1..=12, false);
 }
 
 #[test]
 fn output_is_stored_once_under_further_random_faults() {
-    seeds(13..=24, false);
+    run_seeds(13..=24, false);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
 fn output_is_stored_once_if_random_faults_fill_a_disk() {
-    seeds(1..=24, true);
+    run_seeds(1..=24, true);
 }
 
 #[test]

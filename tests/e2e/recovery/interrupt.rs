@@ -9,7 +9,7 @@ use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that records its start and waits at the gate. On TERM, it cleans up, which takes a moment, and
 /// ends.
-const POLITE: &str = r#"#!/bin/sh
+const CLEANING_TRIAL: &str = r#"#!/bin/sh
 trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
@@ -24,7 +24,7 @@ fn ctrl_c_ends_the_trials_with_sigterm_and_resume_finishes_the_search() {
         println!("{case}");
         let bed = TestBed::new();
         let gate = Gate::new(&bed.path("gate"));
-        bed.write_script("code/polite.sh", POLITE);
+        bed.write_script("code/polite.sh", CLEANING_TRIAL);
         let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 4)
             .with("trialConcurrency", 2);
         let running = bed.start(search.command(&bed).process_group(0));
@@ -57,7 +57,7 @@ fn ctrl_c_ends_the_trials_with_sigterm_and_resume_finishes_the_search() {
 fn a_moved_manager_leaves_its_trials_and_a_stopped_one_does_not() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/polite.sh", POLITE);
+    bed.write_script("code/polite.sh", CLEANING_TRIAL);
     let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 2)
         .with("trialConcurrency", 2);
     let running = bed.start(search.command(&bed).args(["--on-term", "leave"]));
@@ -117,7 +117,7 @@ fn a_moved_manager_leaves_its_trials_and_a_stopped_one_does_not() {
 fn ignored_hup_and_int_stay_ignored() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/polite.sh", POLITE);
+    bed.write_script("code/polite.sh", CLEANING_TRIAL);
     let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 2);
     let wanted = search.command(&bed);
     let mut command = Command::new("sh");
@@ -173,7 +173,7 @@ fn a_second_ctrl_c_does_not_wait_for_a_trial_that_ignores_sigterm() {
 fn commands_report_a_search_without_its_manager() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/polite.sh", POLITE);
+    bed.write_script("code/polite.sh", CLEANING_TRIAL);
     let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 1);
     let running = search.start(&bed);
     wait_for("the trial to start", WAIT_TIMEOUT, || {

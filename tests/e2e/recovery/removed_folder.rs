@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for};
 
 /// Creates a search whose trials wait at a gate. They record their starts outside of the experiment's folder.
-fn waiting(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
+fn waiting_search(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
     let (starts, gate) = (bed.path("starts"), gate.path().display().to_string());
     let line = format!("echo start >>{}; read _ <{gate}; echo score=1", starts.display());
     Search::new(&line, trials).with("trialConcurrency", 1)
@@ -25,7 +25,7 @@ fn folder_of_running(bed: &TestBed) -> PathBuf {
 fn a_removed_address_and_socket_are_created_again() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = waiting(&bed, &gate, 3).start(&bed);
+    let manager = waiting_search(&bed, &gate, 3).start(&bed);
     let folder = folder_of_running(&bed);
     let (url, socket) = (folder.join("manager.url"), folder.join("manager.sock"));
     let before = fs::read_to_string(&url).unwrap();
@@ -47,7 +47,7 @@ fn a_removed_address_and_socket_are_created_again() {
 fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let running = waiting(&bed, &gate, 1).start(&bed);
+    let running = waiting_search(&bed, &gate, 1).start(&bed);
     let folder = folder_of_running(&bed);
     running.signal(Signal::SIGKILL);
     drop(running.finish(WAIT_TIMEOUT));
@@ -75,7 +75,7 @@ fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
 fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = waiting(&bed, &gate, 3).start(&bed);
+    let manager = waiting_search(&bed, &gate, 3).start(&bed);
     let folder = folder_of_running(&bed);
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
     wait_for("the removal of the folder", WAIT_TIMEOUT, || {

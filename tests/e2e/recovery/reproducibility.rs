@@ -9,7 +9,7 @@ const TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x
 
 const TRIALS: usize = 14;
 
-fn finished(running: RunningProgram) -> Outcome {
+fn finish(running: RunningProgram) -> Outcome {
     Outcome::parse(running.finish(WAIT_TIMEOUT))
 }
 
@@ -22,17 +22,17 @@ fn outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
     let outcome = match stop {
         None => {
             gate.release(TRIALS);
-            finished(running)
+            finish(running)
         }
         Some(stop) => {
             gate.release(stop);
             let started_count = || bed.read("gate.begun").lines().count();
             wait_for("the trial", WAIT_TIMEOUT, || (started_count() == stop + 1).then_some(()));
             running.signal(Signal::SIGINT);
-            let id = finished(running).id;
+            let id = finish(running).id;
             let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
             gate.release(TRIALS);
-            finished(resumed)
+            finish(resumed)
         }
     };
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");

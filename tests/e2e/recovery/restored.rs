@@ -14,7 +14,7 @@ use trialkeeper_tests::{
 const STEPS: usize = 10;
 
 /// A trial that takes ten steps, each after a release of the gate, and prints a metric at each.
-const STEADY: &str = r#"#!/bin/sh
+const GATED_TRIAL: &str = r#"#!/bin/sh
 step=0
 while [ $step -lt 10 ]; do
     read _ <"$BED/gate$NNI_TRIAL_SEQ_ID"
@@ -31,14 +31,14 @@ struct Scenario {
     manager: RunningProgram,
 }
 
-fn database(bed: &TestBed, id: &str) -> PathBuf {
+fn database_file(bed: &TestBed, id: &str) -> PathBuf {
     bed.data_folder().join(id).join("trialkeeper.db")
 }
 
 /// Returns the number of stored metrics, and the last number of each attempt's facts: trial, attempt, number.
-fn stored(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
+fn stored_numbers(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-    let store = Connection::open_with_flags(database(bed, id), flags).unwrap();
+    let store = Connection::open_with_flags(database_file(bed, id), flags).unwrap();
     let metrics = "SELECT count(*) FROM report WHERE kind = 'metric'";
     let metrics = store.query_row(metrics, [], |row| row.get(0)).unwrap();
     let query =
@@ -48,17 +48,17 @@ fn stored(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
     (metrics, rows.collect::<Result<_, _>>().unwrap())
 }
 
-fn run(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+fn run_manager(bed: &TestBed, words: &[&str]) -> FinishedProgram {
     let mut command = bed.manager_command();
     command.args(words).arg("--data-dir").arg(bed.data_folder());
     bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 impl Scenario {
-    fn begin() -> Self {
+    fn start() -> Self {
         let bed = TestBed::new();
         let gates = ["gate0", "gate1"].map(|gate| Gate::new(&bed.path(gate)));
-        bed.write_script("code/steady.sh", STEADY);
+        bed.write_script("code/steady.sh", GATED_TRIAL);
         let command = format!("BED='{}' ./steady.sh", bed.folder().display());
         let manager = Search::new(&command, 2).with("trialConcurrency", 2).start(&bed);
         let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
@@ -69,20 +69,20 @@ impl Scenario {
     }
 
     /// Lets each trial take steps, and waits until the store has `so_far` metrics.
-    fn take(&self, steps: usize, so_far: isize) {
+    fn take_steps(&self, steps: usize, so_far: isize) {
         self.gates.iter().for_each(|gate| gate.release(steps));
         wait_for(&format!("{so_far} metrics in the store"), WAIT_TIMEOUT, || {
             // The tables may not exist yet.
-            database(&self.bed, &self.id).exists().then_some(())?;
+            database_file(&self.bed, &self.id).exists().then_some(())?;
             let lines = self.bed.read("record").lines().count().cast_signed();
-            (lines == so_far && stored(&self.bed, &self.id).0 == so_far).then_some(())
+            (lines == so_far && stored_numbers(&self.bed, &self.id).0 == so_far).then_some(())
         });
     }
 
     /// Waits until every agent has recorded that all its facts are acknowledged.
     fn wait_for_acks(&self) {
         wait_for("the agents to record the acks", WAIT_TIMEOUT, || {
-            let (_, attempts) = stored(&self.bed, &self.id);
+            let (_, attempts) = stored_numbers(&self.bed, &self.id);
             let all = attempts.iter().all(|(trial, attempt, through)| {
                 let file = format!("data/{}/{trial}/spool/{attempt}/facts.ack", self.id);
                 self.bed.read(&file).trim() == through.to_string()
@@ -93,21 +93,21 @@ impl Scenario {
 
     /// Copies the database after six steps, lets the trials take six more, and kills the manager. Then calls
     /// `meanwhile` with each attempt's spool folder, and restores the copy.
-    fn restored(meanwhile: impl Fn(&Path)) -> Self {
-        let scenario = Self::begin();
-        scenario.take(3, 6);
+    fn restore_backup(meanwhile: impl Fn(&Path)) -> Self {
+        let scenario = Self::start();
+        scenario.take_steps(3, 6);
         let copy = scenario.bed.path("copy.db");
-        let made = run(&scenario.bed, &["backup", &scenario.id, copy.to_str().unwrap()]);
+        let made = run_manager(&scenario.bed, &["backup", &scenario.id, copy.to_str().unwrap()]);
         assert_eq!(made.code, Some(0), "{}", made.stderr);
-        scenario.take(3, 12);
+        scenario.take_steps(3, 12);
         scenario.wait_for_acks();
         let Self { bed, gates, id, manager } = scenario;
         manager.signal(Signal::SIGKILL);
         manager.finish(WAIT_TIMEOUT);
-        for (trial, attempt, _) in stored(&bed, &id).1 {
+        for (trial, attempt, _) in stored_numbers(&bed, &id).1 {
             meanwhile(&bed.data_folder().join(&id).join(trial).join("spool").join(attempt));
         }
-        let database = database(&bed, &id);
+        let database = database_file(&bed, &id);
         for more in ["-wal", "-shm"] {
             fs::remove_file(format!("{}{more}", database.display())).unwrap();
         }
@@ -116,26 +116,26 @@ impl Scenario {
         Self { bed, gates, id, manager }
     }
 
-    fn end(self) -> (TestBed, String, Outcome) {
+    fn finish(self) -> (TestBed, String, Outcome) {
         self.gates.iter().for_each(|gate| gate.release(STEPS - 6));
         (self.bed, self.id, Outcome::parse(self.manager.finish(WAIT_TIMEOUT)))
     }
 }
 
-fn steps() -> Vec<Value> {
+fn all_steps() -> Vec<Value> {
     (0..STEPS).map(Value::from).collect()
 }
 
 #[test]
 fn agents_resend_the_reports_that_a_restored_backup_lacks() {
-    let (bed, id, outcome) = Scenario::restored(|_| ()).end();
+    let (bed, id, outcome) = Scenario::restore_backup(|_| ()).finish();
     outcome.expect_done(2, 0);
     for trial in &outcome.trials {
-        assert_eq!(trial.intermediate, steps(), "{trial:?}\n{}", outcome.stderr);
+        assert_eq!(trial.intermediate, all_steps(), "{trial:?}\n{}", outcome.stderr);
     }
     assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "a trial ran twice");
     assert!(outcome.stderr.contains("reports that it has acknowledged"), "{}", outcome.stderr);
-    let check = run(&bed, &["check", &id]);
+    let check = run_manager(&bed, &["check", &id]);
     assert_eq!((check.code, check.stdout.as_slice()), (Some(0), &b""[..]), "{}", check.stderr);
 }
 
@@ -149,31 +149,32 @@ fn reports_that_a_restored_backup_loses_are_named() {
             }
         }
     };
-    let scenario = Scenario::restored(forget);
+    let scenario = Scenario::restore_backup(forget);
     // The page uses several queries, so a report may be visible in only some of them.
     let shown = ["may be lost", "class=\"trouble\"", "reports-lost"];
     wait_for("the trial's page to report the loss", WAIT_TIMEOUT, || {
         let url =
             fs::read_to_string(scenario.bed.data_folder().join(&scenario.id).join("manager.url"))
                 .ok()?;
-        let (trial, ..) = stored(&scenario.bed, &scenario.id).1.into_iter().next()?;
+        let (trial, ..) = stored_numbers(&scenario.bed, &scenario.id).1.into_iter().next()?;
         let (_, page) = http_get(url.trim(), &format!("/trials/{trial}"))?;
         shown.iter().all(|text| page.contains(text)).then_some(())
     });
-    let (bed, id, outcome) = scenario.end();
+    let (bed, id, outcome) = scenario.finish();
 
     outcome.expect_done(2, 0);
-    let check = run(&bed, &["check", &id]);
+    let check = run_manager(&bed, &["check", &id]);
     let wrong = String::from_utf8(check.stdout).unwrap();
     assert_eq!((check.code, wrong.lines().count()), (Some(1), 2), "{wrong}");
     for trial in &outcome.trials {
         assert!(trial.intermediate.len() < STEPS, "{trial:?}");
         assert!(wrong.contains(&format!("trial {}", trial.id)), "{wrong}");
-        let why = run(&bed, &["trial", "why", &trial.id, "--experiment", &id]);
+        let why = run_manager(&bed, &["trial", "why", &trial.id, "--experiment", &id]);
         let why = String::from_utf8(why.stdout).unwrap();
         assert!(why.contains("reports-lost"), "{why}");
     }
-    let export = run(&bed, &["experiment", "export", "--format", "csv", "--experiment", &id]);
+    let export =
+        run_manager(&bed, &["experiment", "export", "--format", "csv", "--experiment", &id]);
     let export = String::from_utf8(export.stdout).unwrap();
     let (head, lines) = export.split_once("\r\n").unwrap();
     assert!(head.ends_with(",lost"), "{export}");
@@ -186,14 +187,14 @@ fn a_database_without_its_log_is_reported_as_incomplete() {
     let outcome = Search::new("echo score=1", 1).run(&bed);
     let id = outcome.id.as_str();
     // The header of a database whose pages were all in the log.
-    let file = database(&bed, id);
+    let file = database_file(&bed, id);
     fs::remove_file(&file).unwrap();
     let blank = Connection::open(&file).unwrap();
     blank.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
     drop(blank);
     let before = fs::read(&file).unwrap();
 
-    let check = run(&bed, &["check", id]);
+    let check = run_manager(&bed, &["check", id]);
     let wrong = String::from_utf8(check.stdout).unwrap();
     assert_eq!(check.code, Some(1), "{wrong}{}", check.stderr);
     assert!(wrong.contains("record is lost"), "{wrong}");

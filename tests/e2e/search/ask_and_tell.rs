@@ -41,7 +41,7 @@ fn search(bed: &TestBed, mode: &str, command: &str) -> Search {
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "minimize"}}))
 }
 
-fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
+fn recorded_messages(bed: &TestBed, kind: &str) -> Vec<Value> {
     let record = bed.read("record");
     let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter(|line| line["type"] == kind).collect()
@@ -55,9 +55,9 @@ fn a_program_proposes_learns_and_stops() {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
-    let hello = &recorded(&bed, "hello")[0];
+    let hello = &recorded_messages(&bed, "hello")[0];
     assert_eq!((&hello["protocol"], &hello["optimize_mode"]), (&json!(1), &json!("minimize")));
-    let ends = recorded(&bed, "ended");
+    let ends = recorded_messages(&bed, "ended");
     let reported: Vec<_> = ends.iter().map(|end| (&end["id"], &end["parameters"]["x"])).collect();
     let expected = [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)].map(|(id, x)| (json!(id), json!(x)));
     assert_eq!(reported, expected.iter().map(|(id, x)| (id, x)).collect::<Vec<_>>());
@@ -65,7 +65,7 @@ fn a_program_proposes_learns_and_stops() {
     // A stopped trial's last intermediate result becomes its final result.
     assert_eq!((&ends[0]["state"], &ends[0]["value"]), (&json!("EARLY_STOPPED"), &json!(0.0)));
     assert_eq!(outcome.trial(0).final_result, 0.0);
-    assert_eq!(recorded(&bed, "end").len(), 1);
+    assert_eq!(recorded_messages(&bed, "end").len(), 1);
     bed.wait_until_empty();
 }
 
@@ -85,7 +85,7 @@ fn a_program_that_always_ends_stops_the_search_and_keeps_its_trials() {
     assert!(outcome.stderr.contains("SomeError: no more"), "{}", outcome.stderr);
     // The open proposal is requested again from each new process.
     let requested: Vec<_> =
-        recorded(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
+        recorded_messages(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
     assert!(
         requested.len() >= 4 && requested[1..].iter().all(|id| *id == Some(1)),
         "{requested:?}"
@@ -106,12 +106,12 @@ fn a_killed_program_is_restarted_with_its_history() {
     let pid = first["pid"].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
     wait_for("the second program", WAIT_TIMEOUT, || {
-        (recorded(&bed, "hello").len() == 2).then_some(())
+        (recorded_messages(&bed, "hello").len() == 2).then_some(())
     });
     gate.release(2);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
-    let launched = recorded(&bed, "launched");
+    let launched = recorded_messages(&bed, "launched");
     let ids: Vec<_> = launched.iter().map(|trial| trial["id"].as_u64().unwrap()).collect();
     assert_eq!(ids, [0, 1, 2, 0, 1, 2, 3], "{}", bed.read("record"));
 }
@@ -134,19 +134,19 @@ fn a_program_gets_imported_results_and_a_new_space() {
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
     wait_for("the space", WAIT_TIMEOUT, || {
-        (recorded(&bed, "search_space").len() == 1).then_some(())
+        (recorded_messages(&bed, "search_space").len() == 1).then_some(())
     });
     let samples = json!([{"parameters": {"x": 0.25}, "value": 3.0}]);
-    assert_eq!(recorded(&bed, "import")[0]["samples"], samples);
-    assert_eq!(recorded(&bed, "search_space")[0]["search_space"], space);
+    assert_eq!(recorded_messages(&bed, "import")[0]["samples"], samples);
+    assert_eq!(recorded_messages(&bed, "search_space")[0]["search_space"], space);
     running.signal(Signal::SIGINT);
     let id = Outcome::parse(running.finish(WAIT_TIMEOUT)).id;
     // The process of a new manager gets them, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.release(4);
     Outcome::parse(resumed.finish(WAIT_TIMEOUT)).expect_done(4, 0);
-    assert_eq!(recorded(&bed, "hello")[1]["search_space"], space);
-    assert_eq!(recorded(&bed, "import")[1]["samples"], samples);
+    assert_eq!(recorded_messages(&bed, "hello")[1]["search_space"], space);
+    assert_eq!(recorded_messages(&bed, "import")[1]["samples"], samples);
 }
 
 #[test]

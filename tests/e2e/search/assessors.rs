@@ -22,7 +22,7 @@ done
 "#;
 
 /// Returns the state and the message of each trial from the API.
-fn trials(running: &RunningProgram) -> Option<Vec<(String, String)>> {
+fn trial_states(running: &RunningProgram) -> Option<Vec<(String, String)>> {
     let stderr = running.stderr();
     let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = http_get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
@@ -61,7 +61,7 @@ fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     }
     gates[2].release(2);
     let states = wait_for("the assessor's decision", WAIT_TIMEOUT, || {
-        trials(&running)
+        trial_states(&running)
             .filter(|trials| trials.get(2).is_some_and(|(state, _)| state == "EARLY_STOPPED"))
     });
     gates[1].release(7);
@@ -119,7 +119,7 @@ fn nni_s_assessors_decide_the_same_after_a_kill() {
 }
 
 /// Runs a search that minimizes a loss with `assessor`. Only the third trial is hopeless.
-fn minimize_beside(assessor: &Value, python: &str) {
+fn check_minimized_loss(assessor: &Value, python: &str) {
     // The third trial has a hopeless loss and does not end without being stopped.
     let line = "echo loss={{x}}; echo loss={{x}}; [ {{x}} -lt 9 ] || exec sleep 100000";
     let sets = json!([{"x": 3}, {"x": 2}, {"x": 9}, {"x": 1}]);
@@ -137,7 +137,7 @@ fn minimize_beside(assessor: &Value, python: &str) {
 
 #[test]
 fn an_assessor_follows_the_tuners_direction() {
-    minimize_beside(&json!({"name": "Medianstop", "classArgs": {"start_step": 1}}), "python3");
+    check_minimized_loss(&json!({"name": "Medianstop", "classArgs": {"start_step": 1}}), "python3");
 }
 
 #[test]
@@ -146,5 +146,5 @@ fn an_assessor_class_of_nni_follows_the_tuners_direction() {
     let python = nni_python();
     let class = "nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor";
     let assessor = json!({"className": class, "classArgs": {"start_step": 1}});
-    minimize_beside(&assessor, python.to_str().unwrap());
+    check_minimized_loss(&assessor, python.to_str().unwrap());
 }

@@ -44,7 +44,7 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         assert_eq!(held.code, 1, "{held:#?}");
         let message = "`maxConsecutiveFailures: 0` in the file turns this check off";
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
-        assert!(trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
+        assert!(listed_trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
         assert!(!held.stderr.contains(".;"), "a message within a sentence: {}", held.stderr);
 
         // A resume without a remedy permits new failures, and then pauses the search again.
@@ -54,12 +54,12 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         bed.write_script(&format!("code/{mended}"), "#!/bin/sh\necho score=1\n");
         let resumed = Outcome::run_resume(&bed, &held.id);
         resumed.expect_done(12 - trials * 2, trials * 2);
-        assert_eq!(trouble(&bed, &held.id), json!(null), "the trouble must end");
+        assert_eq!(listed_trouble(&bed, &held.id), json!(null), "the trouble must end");
     }
 }
 
 /// Returns the trouble of an experiment, as `experiment ls` shows it.
-fn trouble(bed: &TestBed, id: &str) -> serde_json::Value {
+fn listed_trouble(bed: &TestBed, id: &str) -> serde_json::Value {
     let mut command = bed.manager_command();
     command.args(["experiment", "ls", "--output", "json", "--data-dir"]).arg(bed.data_folder());
     let listed = bed.start(&mut command).finish(WAIT_TIMEOUT);

@@ -20,7 +20,7 @@ fn write_script(bed: &TestBed, gate: &Gate, score: u32) {
     fs::rename(bed.path("code/new.sh"), bed.path("code/train.sh")).unwrap();
 }
 
-fn address(bed: &TestBed) -> String {
+fn manager_url(bed: &TestBed) -> String {
     wait_for("the manager's address", WAIT_TIMEOUT, || {
         let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
         let url = fs::read_to_string(folder.join("manager.url")).ok()?;
@@ -29,24 +29,24 @@ fn address(bed: &TestBed) -> String {
 }
 
 /// Reads a path of the manager's API. Returns `None` if the answer is not 200.
-fn read(bed: &TestBed, path: &str) -> Option<Value> {
-    let (status, body) = http_get(&address(bed), path)?;
+fn read_api(bed: &TestBed, path: &str) -> Option<Value> {
+    let (status, body) = http_get(&manager_url(bed), path)?;
     (status == 200).then(|| serde_json::from_str::<Value>(&body).unwrap())
 }
 
 /// Returns a trial's id and the hash of its code, once the hash is recorded.
 fn code_of(bed: &TestBed, sequence: u64) -> (String, String) {
     wait_for("the trial's code", WAIT_TIMEOUT, || {
-        let trials = read(bed, "/api/v1/trials")?;
+        let trials = read_api(bed, "/api/v1/trials")?;
         let all = trials["trials"].as_array()?;
         let trial = all.iter().find(|trial| trial["sequence"] == sequence)?;
         let id = trial["id"].as_str()?.to_owned();
-        let detail = read(bed, &format!("/api/v1/trials/{id}"))?;
+        let detail = read_api(bed, &format!("/api/v1/trials/{id}"))?;
         Some((id, detail["code"]["sha256"].as_str()?.to_owned()))
     })
 }
 
-fn shown(bed: &TestBed, words: &[&str]) -> String {
+fn show(bed: &TestBed, words: &[&str]) -> String {
     let mut command = bed.manager_command();
     command.args(words).arg("--data-dir").arg(bed.data_folder());
     let shown: RunningProgram = bed.start(&mut command);
@@ -72,12 +72,12 @@ fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     code_of(&bed, 2);
     let files = format!("/api/v1/trials/{second}/files");
     let listed = wait_for("the trial's files without the code", WAIT_TIMEOUT, || {
-        let listed = read(&bed, &files)?;
+        let listed = read_api(&bed, &files)?;
         let names = listed["files"].as_array()?;
         (names.len() == 1).then_some(listed)
     });
     assert_eq!(listed["files"][0]["name"], "code/model");
-    let file = |name: &str| read(&bed, &format!("/api/v1/trials/{second}/file?name={name}"));
+    let file = |name: &str| read_api(&bed, &format!("/api/v1/trials/{second}/file?name={name}"));
     assert_eq!(file("code/model"), Some(1.into()), "the API returns the wrong content");
     for other in ["token", "../secret", "code/train.sh"] {
         assert_eq!(file(other), None, "{other}");
@@ -86,14 +86,14 @@ fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(3, 0);
     assert!(!bed.path("code/model").exists(), "a trial ran in the original folder");
-    let scores = shown(&bed, &["trial", "ls", "-e", &done.id, "--output", "json"]);
+    let scores = show(&bed, &["trial", "ls", "-e", &done.id, "--output", "json"]);
     let scores: Value = serde_json::from_str(&scores).unwrap();
     let scores: Vec<_> = scores.as_array().unwrap().iter().map(|trial| &trial["final"]).collect();
     assert_eq!(scores, [1, 1, 1]);
-    let packages = shown(&bed, &["experiment", "show", &done.id]);
+    let packages = show(&bed, &["experiment", "show", &done.id]);
     let packages = packages.lines().find_map(|line| line.strip_prefix("packages")).unwrap().trim();
     assert!(fs::metadata(packages).unwrap().is_file(), "{packages}");
-    let files = shown(&bed, &["trial", "files", "2", "-e", &done.id]);
+    let files = show(&bed, &["trial", "files", "2", "-e", &done.id]);
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }
 
@@ -196,7 +196,7 @@ fn a_script_edited_during_the_search_is_reported() {
     }
     let commit = git(&["rev-parse", "HEAD"]);
     let manager = Search::new("./train.sh", 4).with("trialConcurrency", 1).start(&bed);
-    let read = |path: &str| read(&bed, path);
+    let read = |path: &str| read_api(&bed, path);
     // The trial waits at the gate.
     let code = |sequence| code_of(&bed, sequence).1;
     let first = code(0);
@@ -215,19 +215,19 @@ fn a_script_edited_during_the_search_is_reported() {
         (&now["code"][0]["trials"], &now["code"][1]["trials"]),
         (&"0-1".into(), &"2-3".into())
     );
-    let (_, page) = http_get(&address(&bed), "/").unwrap();
+    let (_, page) = http_get(&manager_url(&bed), "/").unwrap();
     assert!(page.contains(difference), "{page}");
     gate.release(1);
     let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(4, 0);
-    let experiment = shown(&bed, &["experiment", "show", &done.id]);
+    let experiment = show(&bed, &["experiment", "show", &done.id]);
     assert!(experiment.contains(difference), "{experiment}");
-    let table = shown(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
+    let table = show(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
     let diff = expect_origins(&table, &first, &commit);
     let with_changes = format!("with changes {}", &diff[..12]);
     assert!(experiment.contains(&with_changes), "{experiment}");
     let to = bed.path("mlruns").display().to_string();
-    shown(&bed, &["experiment", "export", &done.id, "--format", "mlflow", "--to", &to]);
+    show(&bed, &["experiment", "export", &done.id, "--format", "mlflow", "--to", &to]);
     let runs = fs::read_dir(bed.path("mlruns/0")).unwrap().flatten();
     let tags = runs.map(|run| run.path().join("tags/mlflow.source.git.commit"));
     let commits: Vec<_> = tags.filter_map(|tag| fs::read_to_string(tag).ok()).collect();
@@ -244,6 +244,6 @@ fn the_managers_redirected_output_is_not_code() {
     let lines = "cd code; trial-manager run ../experiment.yml >run.out 2>run.err || true";
     assert_eq!(bed.start(&mut bed.shell_command(lines)).finish(WAIT_TIMEOUT).code, Some(0));
     assert_eq!(bed.read("code/run.err").matches("FAILED").count(), 3);
-    let experiment = shown(&bed, &["experiment", "show"]);
+    let experiment = show(&bed, &["experiment", "show"]);
     assert!(!experiment.contains("ran other code"), "{experiment}");
 }

@@ -73,7 +73,7 @@ class Hanging(Assessor):
 
 /// Starts a search with two trials at a time. Trials wait at the first gate, and the tuner waits at the
 /// second.
-fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> RunningProgram {
+fn start_search(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> RunningProgram {
     bed.write("code/program.py", PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
@@ -84,18 +84,18 @@ fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> RunningProgram 
     bed.start(search.command(bed).env("GATE", gates.0.path()))
 }
 
-fn gates(bed: &TestBed) -> (Gate, Gate) {
+fn create_gates(bed: &TestBed) -> (Gate, Gate) {
     (Gate::new(&bed.path("gate")), Gate::new(&bed.path("tuner")))
 }
 
-fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
+fn recorded_messages(bed: &TestBed, kind: &str) -> Vec<Value> {
     let record = bed.read("record");
     let lines = record.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["type"] == kind).collect()
 }
 
 /// Returns the body of an API answer, once the API answers with 200.
-fn read(running: &RunningProgram, path: &str) -> Option<String> {
+fn read_api(running: &RunningProgram, path: &str) -> Option<String> {
     let stderr = running.stderr();
     let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) =
@@ -104,23 +104,23 @@ fn read(running: &RunningProgram, path: &str) -> Option<String> {
 }
 
 /// Returns the trouble in the API, once the portal shows it, too.
-fn trouble(running: &RunningProgram) -> Option<String> {
-    let body = read(running, "/api/v1/experiment")?;
+fn shown_trouble(running: &RunningProgram) -> Option<String> {
+    let body = read_api(running, "/api/v1/experiment")?;
     let shown: Value = serde_json::from_str(&body).unwrap();
     let trouble = shown["trouble"].as_str()?.to_owned();
-    let page = read(running, "/")?;
+    let page = read_api(running, "/")?;
     page.contains("class=\"trouble\"").then_some(trouble)
 }
 
 fn wait_for_trouble(running: &RunningProgram, text: &str) -> String {
-    wait_for(text, WAIT_TIMEOUT, || trouble(running).filter(|trouble| trouble.contains(text)))
+    wait_for(text, WAIT_TIMEOUT, || shown_trouble(running).filter(|trouble| trouble.contains(text)))
 }
 
 #[test]
 fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let bed = TestBed::new();
-    let gates = gates(&bed);
-    let running = start(&bed, &gates, "10s");
+    let gates = create_gates(&bed);
+    let running = start_search(&bed, &gates, "10s");
     let report = wait_for_trouble(&running, "has not proposed anything for 5 s");
     assert!(report.contains("after 10 s without a message (`tunerPatience`)"), "{report}");
     assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
@@ -130,23 +130,30 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     wait_for("the message about the tuner's answer", WAIT_TIMEOUT, || {
         running.stderr().contains("answers again").then_some(())
     });
-    wait_for("the end of the trouble", WAIT_TIMEOUT, || trouble(&running).is_none().then_some(()));
+    wait_for("the end of the trouble", WAIT_TIMEOUT, || {
+        shown_trouble(&running).is_none().then_some(())
+    });
     gates.0.release(3);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(3, 0);
-    assert_eq!(recorded(&bed, "hello").len(), 1, "the tuner was restarted: {}", bed.read("record"));
+    assert_eq!(
+        recorded_messages(&bed, "hello").len(),
+        1,
+        "the tuner was restarted: {}",
+        bed.read("record")
+    );
     bed.wait_until_empty();
 }
 
 #[test]
 fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     let bed = TestBed::new();
-    let gates = gates(&bed);
-    let running = start(&bed, &gates, "2s");
+    let gates = create_gates(&bed);
+    let running = start_search(&bed, &gates, "2s");
     wait_for("the second program", WAIT_TIMEOUT, || {
-        (recorded(&bed, "hello").len() == 2).then_some(())
+        (recorded_messages(&bed, "hello").len() == 2).then_some(())
     });
-    let pid = recorded(&bed, "hangs")[0]["pid"].as_i64().unwrap();
+    let pid = recorded_messages(&bed, "hangs")[0]["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(pid.try_into().unwrap());
     assert!(kill(pid, None).is_err(), "the hanging process is still running");
     // The first trial has been running in the meantime.
@@ -167,8 +174,8 @@ fn a_tuner_that_never_answers_is_restarted_with_its_history() {
 #[test]
 fn a_search_is_stopped_while_its_tuner_hangs() {
     let bed = TestBed::new();
-    let gates = gates(&bed);
-    let running = start(&bed, &gates, "6s");
+    let gates = create_gates(&bed);
+    let running = start_search(&bed, &gates, "6s");
     wait_for_trouble(&running, "has not proposed anything for 3 s");
     running.signal(Signal::SIGINT);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
@@ -176,14 +183,17 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
     // The tuner was killed at once: the manager neither waited for its patience to end nor sent `end`, and it
     // started no other process.
     assert!(!outcome.stderr.contains("restarted with the history"), "{}", outcome.stderr);
-    assert_eq!((recorded(&bed, "hello").len(), recorded(&bed, "end").len()), (1, 0));
+    assert_eq!(
+        (recorded_messages(&bed, "hello").len(), recorded_messages(&bed, "end").len()),
+        (1, 0)
+    );
     bed.wait_until_empty();
 }
 
 #[test]
 fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
     let bed = TestBed::new();
-    let gates = gates(&bed);
+    let gates = create_gates(&bed);
     // More steps than fit into a pipe.
     bed.write("code/program.py", PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
@@ -193,10 +203,10 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
     let running = search.start(&bed);
     wait_for("the tuner to hang", WAIT_TIMEOUT, || {
-        (recorded(&bed, "hangs").len() == 1).then_some(())
+        (recorded_messages(&bed, "hangs").len() == 1).then_some(())
     });
     let seen = || {
-        let body = read(&running, "/api/v1/trials")?;
+        let body = read_api(&running, "/api/v1/trials")?;
         body.contains("\"latest_step\":1999").then_some(())
     };
     wait_for("the last step", WAIT_TIMEOUT, seen);
@@ -253,7 +263,7 @@ fn a_hanging_assessor_is_reported_and_restarted() {
     wait_for_trouble(&running, "has not processed a result for 2 s");
     // The second assessor gets the result again. The gate is closed, so the first trial can only end by being
     // stopped.
-    let given_up = || read(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
+    let given_up = || read_api(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
     wait_for("the assessor's decision", WAIT_TIMEOUT, given_up);
     gate.release(1);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
@@ -266,7 +276,7 @@ fn a_hanging_assessor_is_reported_and_restarted() {
 #[test]
 fn doctor_reports_a_tuner_that_does_not_answer() {
     let bed = TestBed::new();
-    let gates = gates(&bed);
+    let gates = create_gates(&bed);
     bed.write("code/program.py", &PROGRAM.replace("message[\"id\"] == 1", "True"));
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let search = Search::new("echo score=1", 3)

@@ -7,11 +7,11 @@ use trialkeeper_tests::{
 };
 
 /// Reads the events in a file, one per line.
-fn events(bed: &TestBed, file: &str) -> Vec<Value> {
+fn read_events(bed: &TestBed, file: &str) -> Vec<Value> {
     bed.read(file).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn kinds(events: &[Value]) -> Vec<&str> {
+fn event_kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["event"].as_str().unwrap()).collect()
 }
 
@@ -62,7 +62,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     assert_eq!(event["best"]["result"], 0.5);
     assert_eq!(event["best"]["parameters"], json!(outcome.trial(0).parameters));
     assert_eq!(
-        events(&bed, "told"),
+        read_events(&bed, "told"),
         std::slice::from_ref(event),
         "the program must get the event once"
     );
@@ -123,9 +123,9 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     for _ in 0..2 {
         let outcome = Outcome::run_resume(&bed, id);
         outcome.expect_done(1, 0);
-        let received = events(&bed, "told");
+        let received = read_events(&bed, "told");
         assert_eq!(
-            kinds(&received),
+            event_kinds(&received),
             ["experiment_ended"],
             "a resume must not repeat the notification"
         );
@@ -158,8 +158,12 @@ fn a_pause_by_failures_and_the_end_are_notified() {
         .with("notifications", command)
         .run(&bed);
     assert_eq!(search.trials.len(), 2, "{search:#?}");
-    let received = events(&bed, "told");
-    assert_eq!(kinds(&received), ["failure_budget_reached", "experiment_ended"], "{received:#?}");
+    let received = read_events(&bed, "told");
+    assert_eq!(
+        event_kinds(&received),
+        ["failure_budget_reached", "experiment_ended"],
+        "{received:#?}"
+    );
     let text = received[0]["text"].as_str().unwrap();
     assert!(text.contains("2 trials in a row failed"), "{text}");
     assert_eq!(received[1]["trials"], json!({"FAILED": 2}));
@@ -184,18 +188,18 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     gate.release(1);
     wait_for("the notification of the degraded manager", WAIT_TIMEOUT, || {
-        (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
+        (event_kinds(&read_events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
     other.execute_batch("ROLLBACK").unwrap();
     wait_for("the notification of the recovery", WAIT_TIMEOUT, || {
-        (kinds(&events(&bed, "told")) == events_wanted).then_some(())
+        (event_kinds(&read_events(&bed, "told")) == events_wanted).then_some(())
     });
-    let received = events(&bed, "told");
+    let received = read_events(&bed, "told");
     let problem = received[0]["problem"].as_str().unwrap();
     assert!(problem.contains("another process has locked it"), "{problem}");
     gate.release(1);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
-    assert_eq!(events(&bed, "told").len(), 2, "the experiment's end must not be notified");
+    assert_eq!(read_events(&bed, "told").len(), 2, "the experiment's end must not be notified");
 }
 
 #[test]
@@ -211,7 +215,7 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
     let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     wait_for("the notification of the degraded manager", WAIT_TIMEOUT, || {
-        (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
+        (event_kinds(&read_events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
@@ -224,11 +228,11 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
         .arg(bed.data_folder());
     let running = bed.start(&mut resume);
     wait_for("the notification of the recovery", WAIT_TIMEOUT, || {
-        (kinds(&events(&bed, "told")) == events_wanted).then_some(())
+        (event_kinds(&read_events(&bed, "told")) == events_wanted).then_some(())
     });
     gate.release(1);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
-    assert_eq!(events(&bed, "told").len(), 2, "the recovery must be notified once");
+    assert_eq!(read_events(&bed, "told").len(), 2, "the recovery must be notified once");
 }
 
 #[test]
@@ -262,8 +266,8 @@ for line in sys.stdin:
     bed.write("code/tuner.py", program);
     Outcome::run_resume(&bed, &outcome.id).expect_done(1, 0);
     assert_eq!(trouble(), None);
-    let received = events(&bed, "told");
+    let received = read_events(&bed, "told");
     let expected = ["tuner_trouble", "experiment_ended", "tuner_recovered", "experiment_ended"];
-    assert_eq!(kinds(&received), expected, "{received:#?}");
+    assert_eq!(event_kinds(&received), expected, "{received:#?}");
     assert_eq!(received[0]["problem"], shown);
 }

@@ -42,7 +42,7 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
 }
 
 /// Returns the output of `doctor` for a search.
-fn doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
+fn run_doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
     let mut doctor = bed.manager_command();
     doctor.args(["doctor", "--port", "0"]).args(probe.then_some("--probe")).arg(search.write(bed));
     String::from_utf8(bed.start(&mut doctor).finish(WAIT_TIMEOUT).stdout).unwrap()
@@ -75,7 +75,7 @@ fn a_class_without_a_direction_argument_is_named() {
         .with("tuner", json!({"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}))
         .with("assessor", json!({"className": "mine.Strict"}));
     let warning = "`mine.Strict` does not learn that the search minimizes";
-    assert_eq!(doctor(&bed, &search, false).matches(warning).count(), 1);
+    assert_eq!(run_doctor(&bed, &search, false).matches(warning).count(), 1);
     let done = search.run(&bed);
     assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);
     let mut show = bed.manager_command();
@@ -84,7 +84,7 @@ fn a_class_without_a_direction_argument_is_named() {
     assert!(shown.contains(warning), "{shown}");
     let with_direction =
         json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
-    let output = doctor(&bed, &search.with("assessor", with_direction), false);
+    let output = run_doctor(&bed, &search.with("assessor", with_direction), false);
     assert!(!output.contains("does not learn"), "{output}");
 }
 
@@ -117,7 +117,7 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let gate = trialkeeper_tests::Gate::new(&bed.path("gate"));
     let printing = "echo loss=0.5 accuracy=0.75 hit=3";
     let search = Search::new(printing, 2).with("trialConcurrency", 1);
-    let output = doctor(&bed, &search, true);
+    let output = run_doctor(&bed, &search, true);
     assert!(
         output.contains("\"accuracy\" was chosen as the result; name another with"),
         "{output}"

@@ -19,7 +19,7 @@ fn search() -> Search {
         .with("constraints", json!([{"metric": "memory", "max": 16}]))
 }
 
-fn shown(bed: &TestBed, id: &str, format: &str) -> String {
+fn show(bed: &TestBed, id: &str, format: &str) -> String {
     let mut show = bed.manager_command();
     show.args(["experiment", "show", id, "--output", format, "--data-dir"]);
     let shown = bed.start(show.arg(bed.data_folder())).finish(WAIT_TIMEOUT);
@@ -36,12 +36,12 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
     ]);
     let done = search().with("objectives", objectives).run(&bed);
     assert_eq!((done.state.as_str(), done.code, &done.best), ("DONE", 0, &None), "{done:#?}");
-    let view: Value = serde_json::from_str(&shown(&bed, &done.id, "json")).unwrap();
+    let view: Value = serde_json::from_str(&show(&bed, &done.id, "json")).unwrap();
     assert_eq!(view["best"], Value::Null);
     let both = |trial: &Value| ["loss", "latency"].map(|name| trial["final"][name].as_f64());
     let front: Vec<_> = view["pareto"].as_array().unwrap().iter().map(both).collect();
     assert_eq!(front, [[Some(1.0), Some(9.0)], [Some(3.0), Some(2.0)]], "{view}");
-    let table = shown(&bed, &done.id, "table");
+    let table = show(&bed, &done.id, "table");
     assert!(table.contains("minimize loss, minimize latency"), "{table}");
     assert!(table.contains("by trial 0") && !table.contains("by trial 2"), "{table}");
     let doubt = "succeeded, but it violates the constraints";

@@ -13,7 +13,7 @@ fn search(trials: u32) -> Search {
         .with("trialRepeats", 3)
 }
 
-fn best(finished: &FinishedProgram) -> Value {
+fn best_point(finished: &FinishedProgram) -> Value {
     let whole: Value = serde_json::from_slice(&finished.stdout).unwrap();
     whole["best"].clone()
 }
@@ -22,7 +22,7 @@ fn best(finished: &FinishedProgram) -> Value {
 fn a_point_that_was_lucky_once_is_not_the_best() {
     let bed = TestBed::new();
     let finished = search(6).start(&bed).finish(WAIT_TIMEOUT);
-    let best = best(&finished);
+    let best = best_point(&finished);
     let outcome = Outcome::parse(finished);
     outcome.expect_done(6, 0);
     let points: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();

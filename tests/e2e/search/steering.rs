@@ -8,7 +8,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial that records its start and waits at the gate.
-const HELD: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+const WAITING_TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
 fn wait_for_started(bed: &TestBed, count: usize) {
     let lines = || bed.read("gate.begun").lines().count();
@@ -16,37 +16,37 @@ fn wait_for_started(bed: &TestBed, count: usize) {
 }
 
 /// Runs `trial-manager experiment ...`.
-fn experiment(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+fn run_experiment_command(bed: &TestBed, words: &[&str]) -> FinishedProgram {
     let mut command = bed.manager_command();
     command.arg("experiment").args(words).arg("--data-dir").arg(bed.data_folder());
     bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 fn expect_accepted(bed: &TestBed, words: &[&str]) {
-    let finished = experiment(bed, words);
+    let finished = run_experiment_command(bed, words);
     assert_eq!(finished.code, Some(0), "{words:?}: {}", finished.stderr);
 }
 
-fn choice(values: &[u64]) -> Value {
+fn choice_space(values: &[u64]) -> Value {
     json!({"x": {"_type": "choice", "_value": values}})
 }
 
-fn start(bed: &TestBed, gate: &Gate, search: &Search) -> RunningProgram {
+fn start_search(bed: &TestBed, gate: &Gate, search: &Search) -> RunningProgram {
     bed.start(search.command(bed).env("GATE", gate.path()))
 }
 
-fn interrupted(running: RunningProgram) -> String {
+fn interrupt_search(running: RunningProgram) -> String {
     running.signal(Signal::SIGINT);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     outcome.id
 }
 
-fn resumed(bed: &TestBed, gate: &Gate, id: &str) -> RunningProgram {
+fn resume_search(bed: &TestBed, gate: &Gate, id: &str) -> RunningProgram {
     bed.start(Outcome::resume_command(bed, id).env("GATE", gate.path()))
 }
 
-fn xs(outcome: &Outcome) -> Vec<f64> {
+fn tried_points(outcome: &Outcome) -> Vec<f64> {
     outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64().unwrap()).collect()
 }
 
@@ -54,10 +54,10 @@ fn xs(outcome: &Outcome) -> Vec<f64> {
 fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let search = Search::new(HELD, 10)
-        .with("searchSpace", choice(&[1, 2, 3, 4]))
+    let search = Search::new(WAITING_TRIAL, 10)
+        .with("searchSpace", choice_space(&[1, 2, 3, 4]))
         .with("tuner", json!({"name": "GridSearch"}));
-    let running = start(&bed, &gate, &search);
+    let running = start_search(&bed, &gate, &search);
     wait_for_started(&bed, 1);
     let known = json!([
         {"parameter": {"x": 2}, "value": 0.5},
@@ -68,14 +68,14 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     expect_accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
     gate.release(1);
     wait_for_started(&bed, 2);
-    bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
+    bed.write("space.yml", &choice_space(&[3, 4, 5, 6]).to_string());
     expect_accepted(&bed, &["update", "--search-space", "space.yml"]);
-    let id = interrupted(running);
-    let running = resumed(&bed, &gate, &id);
+    let id = interrupt_search(running);
+    let running = resume_search(&bed, &gate, &id);
     gate.release(10);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(4, 0);
-    assert_eq!(xs(&outcome), [1.0, 4.0, 5.0, 6.0]);
+    assert_eq!(tried_points(&outcome), [1.0, 4.0, 5.0, 6.0]);
 }
 
 /// Returns the proposals of a search that gets results and another space while its second trial runs.
@@ -83,8 +83,9 @@ fn proposals_of(tuner: &str, interrupt: bool) -> Vec<f64> {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let args = json!({"optimize_mode": "minimize", "seed": 5});
-    let search = Search::new(HELD, 7).with("tuner", json!({"name": tuner, "classArgs": args}));
-    let running = start(&bed, &gate, &search);
+    let search =
+        Search::new(WAITING_TRIAL, 7).with("tuner", json!({"name": tuner, "classArgs": args}));
+    let running = start_search(&bed, &gate, &search);
     gate.release(1);
     wait_for_started(&bed, 2);
     let known = (0..40).map(|i| f64::from(i) / 40.0);
@@ -96,15 +97,15 @@ fn proposals_of(tuner: &str, interrupt: bool) -> Vec<f64> {
     bed.write("space.json", &space.to_string());
     expect_accepted(&bed, &["update", "--search-space", "space.json"]);
     let running = if interrupt {
-        let id = interrupted(running);
-        resumed(&bed, &gate, &id)
+        let id = interrupt_search(running);
+        resume_search(&bed, &gate, &id)
     } else {
         running
     };
     gate.release(10);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(7, 0);
-    xs(&outcome)
+    tried_points(&outcome)
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn a_changed_search_proposes_the_same_after_a_resume() {
 fn errors_in_imports_and_spaces_are_named_with_their_position() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let running = start(&bed, &gate, &Search::new(HELD, 1));
+    let running = start_search(&bed, &gate, &Search::new(WAITING_TRIAL, 1));
     wait_for_started(&bed, 1);
     #[rustfmt::skip]
     let table = [
@@ -134,7 +135,7 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
     for (mut words, text, problem) in table {
         bed.write("given", text);
         words.push("given");
-        let finished = experiment(&bed, &words);
+        let finished = run_experiment_command(&bed, &words);
         assert_eq!(finished.code, Some(2), "{words:?} {text}: {}", finished.stderr);
         assert!(
             finished.stderr.contains("given: "),
@@ -146,7 +147,7 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
     gate.release(1);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     bed.write("given", "[]");
-    let finished = experiment(&bed, &["import", "given"]);
+    let finished = run_experiment_command(&bed, &["import", "given"]);
     assert_eq!(finished.code, Some(1), "{}", finished.stderr);
     assert!(finished.stderr.contains("is DONE: there is nothing"), "{}", finished.stderr);
 }

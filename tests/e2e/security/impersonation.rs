@@ -40,7 +40,7 @@ impl Imposter {
 }
 
 /// Returns the trials' folders of an experiment.
-fn trials(folder: &Path) -> Vec<std::path::PathBuf> {
+fn trial_folders(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.join("token").exists()).collect()
 }
@@ -60,12 +60,13 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
         let started = |trial: &std::path::PathBuf| {
             fs::read_to_string(trial.join("stdout")).is_ok_and(|text| text.contains("step=1"))
         };
-        (trials(&folder).iter().filter(|trial| started(trial)).count() == 2).then_some(folder)
+        (trial_folders(&folder).iter().filter(|trial| started(trial)).count() == 2)
+            .then_some(folder)
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
     let tokens =
-        || trials(&folder).into_iter().map(|trial| fs::read_to_string(trial.join("token")));
+        || trial_folders(&folder).into_iter().map(|trial| fs::read_to_string(trial.join("token")));
     let before: Vec<_> = tokens().map(Result::unwrap).collect();
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
@@ -84,7 +85,7 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
     }
     gate.release(2);
     wait_for("both verdicts", WAIT_TIMEOUT, || {
-        let ended = trials(&folder).iter().all(|trial| trial.join("verdict.json").exists());
+        let ended = trial_folders(&folder).iter().all(|trial| trial.join("verdict.json").exists());
         ended.then_some(())
     });
 
@@ -109,7 +110,7 @@ fn a_verdict_in_the_trial_s_folder_replaces_a_lost_report() {
     let manager = search.start(&bed);
     let trial = wait_for("the trial to run", WAIT_TIMEOUT, || {
         let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        let trial = trials(&folder).pop()?;
+        let trial = trial_folders(&folder).pop()?;
         fs::read_to_string(trial.join("stdout")).ok()?.contains("step=1").then_some(trial)
     });
     manager.signal(Signal::SIGKILL);

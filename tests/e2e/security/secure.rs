@@ -26,8 +26,8 @@ fn remote_reports_are_encrypted() {
 }
 
 /// Returns every secret in an experiment's folder: the user's token, the trials' tokens, and their key.
-fn secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let files = files(data).into_iter();
+fn find_secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = list_files(data).into_iter();
     let is_secret = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default();
         ["secret", "user.token", "token"].iter().any(|secret| name == *secret)
@@ -40,11 +40,11 @@ fn secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Returns all files below a folder. The folder may be missing.
-fn files(folder: &Path) -> Vec<PathBuf> {
+fn list_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let entries = entries.map(|entry| entry.unwrap());
     let below = entries.flat_map(|entry| match entry.file_type().unwrap() {
-        kind if kind.is_dir() => files(&entry.path()),
+        kind if kind.is_dir() => list_files(&entry.path()),
         kind if kind.is_file() => vec![entry.path()],
         _ => Vec::new(),
     });
@@ -65,7 +65,7 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
     command.args(["--host", "0.0.0.0"]).env("TRIAL_MANAGER_LOG", "trace");
     let running = bed.start(&mut command);
     let begun = wait_for("the trial to run", WAIT_TIMEOUT, || {
-        let secrets = secrets(&bed.data_folder());
+        let secrets = find_secrets(&bed.data_folder());
         let processes = bed.processes();
         (secrets.len() == 3 && processes.iter().any(|(_, line)| line.contains("read _")))
             .then_some((secrets, processes))
@@ -103,7 +103,7 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
     for (path, secret) in &secrets {
         let logs = [finished.stdout.as_slice(), finished.stderr.as_bytes()];
         assert!(!logs.iter().any(|log| contains(log, secret)), "{}", path.display());
-        for file in files(bed.folder()).iter().filter(|file| *file != gate.path()) {
+        for file in list_files(bed.folder()).iter().filter(|file| *file != gate.path()) {
             if contains(&fs::read(file).unwrap(), secret) {
                 let mode = fs::metadata(file).unwrap().permissions().mode();
                 assert_eq!(mode & 0o077, 0, "{} is in {}", path.display(), file.display());
@@ -133,7 +133,7 @@ fn without_umask(command: &Command) -> Command {
     open
 }
 
-fn mode(path: &Path) -> u32 {
+fn file_mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
@@ -151,8 +151,8 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
             fs::read_dir(&folder).ok()?.flatten().find(|e| e.path().join("umask").exists())?;
         (!fs::read_to_string(trial.path().join("umask")).ok()?.is_empty()).then_some(folder)
     });
-    assert_eq!(mode(&bed.data_folder()), 0o700);
-    assert_eq!(mode(&folder), 0o700);
+    assert_eq!(file_mode(&bed.data_folder()), 0o700);
+    assert_eq!(file_mode(&folder), 0o700);
     for name in [
         "trialkeeper.db",
         "trialkeeper.db-wal",
@@ -163,11 +163,11 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
         "manager.sock",
         "manager.url",
     ] {
-        assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
+        assert_eq!(file_mode(&folder.join(name)), 0o600, "{name}");
     }
-    let token = files(&folder).into_iter().find(|file| file.ends_with("token")).unwrap();
+    let token = list_files(&folder).into_iter().find(|file| file.ends_with("token")).unwrap();
     let trial = token.parent().unwrap();
-    assert_eq!((mode(trial), mode(&token)), (0o700, 0o600));
+    assert_eq!((file_mode(trial), file_mode(&token)), (0o700, 0o600));
     assert_eq!(
         fs::read_to_string(trial.join("umask")).unwrap().trim(),
         "0000",
@@ -181,7 +181,7 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
     gate.release(1);
     let outcome = Outcome::run_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
     outcome.expect_done(1, 0);
-    assert_eq!((mode(&folder), mode(&folder.join("trialkeeper.db"))), (0o700, 0o600));
+    assert_eq!((file_mode(&folder), file_mode(&folder.join("trialkeeper.db"))), (0o700, 0o600));
     let count = outcome.stderr.matches("other users could enter").count();
     assert_eq!(count, 1, "{}", outcome.stderr);
 }

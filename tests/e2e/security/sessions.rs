@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, send_request, wait_for};
 
 /// Sends a request with these header lines and returns the head of the answer.
-fn head(url: &str, what: &str, lines: &str) -> String {
+fn request_head(url: &str, what: &str, lines: &str) -> String {
     let host = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
@@ -51,9 +51,9 @@ fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     };
     let (left, kept) = (log_in(), log_in());
     assert_ne!(left, kept);
-    let ticket = |cookie: &str| head(&url(), "POST /api/v1/session/ticket", cookie);
+    let ticket = |cookie: &str| request_head(&url(), "POST /api/v1/session/ticket", cookie);
     assert!(ticket(&left).starts_with("http/1.1 200"), "{}", ticket(&left));
-    assert!(head(&url(), "DELETE /api/v1/session", &left).starts_with("http/1.1 204"));
+    assert!(request_head(&url(), "DELETE /api/v1/session", &left).starts_with("http/1.1 204"));
     assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
 
     manager.signal(Signal::SIGKILL);

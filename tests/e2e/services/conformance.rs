@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT};
 
-use super::plugin::repository;
+use super::plugin::repository_root;
 
 /// The cases of the conformance test that depend on the kind of Kubernetes object. All kinds share the rest of the code.
 const KIND_CASES: [&str; 4] =
@@ -21,13 +21,13 @@ macro_rules! services {
             #[test]
             $(#[$needs])?
             fn a_trial_has_its_code_and_its_command_s_exit_code() {
-                super::run_to_ends($service);
+                super::check_trial_ends($service);
             }
 
             #[test]
             $(#[$needs])?
             fn a_manager_on_it_passes_the_conformance_test() {
-                super::conformance($service, $cases);
+                super::check_conformance($service, $cases);
             }
         }
     )*};
@@ -119,7 +119,7 @@ impl ServiceBed {
             "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
             "remote" => {
                 let mut machine = Machines::new(&self.bed).add("one");
-                machine["maxTrialNumber"] = json!(CONCURRENCY);
+                machine["maxTrialNumber"] = json!(MAX_TRIALS);
                 // The same grace period as that of the conformance test.
                 let conf =
                     self.bed.read("one.conf").replace("SetEnv ", "SetEnv TRIALKEEPER_GRACE=3s ");
@@ -148,16 +148,16 @@ impl ServiceBed {
 }
 
 /// The most concurrent trials in the conformance test: many at once, and the one that keeps the search running.
-const CONCURRENCY: usize = 30;
+const MAX_TRIALS: usize = 30;
 /// The number of cases that run at a time.
-const PARALLEL: &str = "6";
+const PARALLEL_CASES: &str = "6";
 
 /// The variable with which all cases run on every service. They take over a minute for each kind of object.
-const ALL_CASES: &str = "TRIALKEEPER_TEST_ALL_CASES";
+const ALL_CASES_VARIABLE: &str = "TRIALKEEPER_TEST_ALL_CASES";
 
 /// Runs the conformance test of plugins on a plugin whose platform is a manager with this service.
-fn conformance(service: &'static str, cases: &[&str]) {
-    let cases = if std::env::var_os(ALL_CASES).is_some() { &[] } else { cases };
+fn check_conformance(service: &'static str, cases: &[&str]) {
+    let cases = if std::env::var_os(ALL_CASES_VARIABLE).is_some() { &[] } else { cases };
     let service_bed = ServiceBed::new(service);
     let bed = &service_bed.bed;
     bed.write("code/data.txt", "");
@@ -167,17 +167,17 @@ fn conformance(service: &'static str, cases: &[&str]) {
         "manager": bed.manager_command().get_program().to_str(),
         "arguments": kube.map_or(json!([]), |_| json!(["--host", "127.0.0.1"])),
         "experiment": {
-            "trialCodeDirectory": bed.path("code"), "trialConcurrency": CONCURRENCY,
+            "trialCodeDirectory": bed.path("code"), "trialConcurrency": MAX_TRIALS,
             "maxTrialNumber": 1000, "trainingService": section,
         },
         "waits": kube.is_some(),
     });
     let settings = bed.write("settings.json", &settings.to_string());
     let mut command = bed.manager_command();
-    command.args(["conformance", "--parallel", PARALLEL, "--settings"]).arg(settings);
+    command.args(["conformance", "--parallel", PARALLEL_CASES, "--settings"]).arg(settings);
     command.args(cases.iter().flat_map(|case| ["--case", *case]));
-    let module = format!("PYTHONPATH={}", repository().join("python/src").display());
-    let program = repository().join("tests/e2e/services/manager_service.py");
+    let module = format!("PYTHONPATH={}", repository_root().join("python/src").display());
+    let program = repository_root().join("tests/e2e/services/manager_service.py");
     command.args(["--", "env", &module, "python3"]).arg(program);
     let finished = bed.start(command.current_dir(bed.folder())).finish(WAIT_TIMEOUT * 2);
     let stdout = String::from_utf8(finished.stdout).unwrap();
@@ -190,17 +190,17 @@ fn conformance(service: &'static str, cases: &[&str]) {
 }
 
 /// A trial that ends by its number: with a result, a failure, a signal, or a missing program.
-const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
+const ENDING_TRIAL: &str = r#"case $NNI_TRIAL_SEQ_ID in
 0) cat data.txt && echo "score=$TRIALKEEPER_PARAM_x" ;;
 1) echo "ValueError: no" >&2; exit 3 ;;
 2) kill -9 $$ ;;
 *) exec no-such-program ;;
 esac"#;
 
-fn run_to_ends(service: &'static str) {
+fn check_trial_ends(service: &'static str) {
     let service_bed = ServiceBed::new(service);
     service_bed.bed.write("code/data.txt", "what the trial reads\n");
-    let search = service_bed.search(ENDS, 4).with("trialConcurrency", 2);
+    let search = service_bed.search(ENDING_TRIAL, 4).with("trialConcurrency", 2);
     let search =
         Outcome::parse(service_bed.start(search.command(&service_bed.bed)).finish(WAIT_TIMEOUT));
     search.expect_done(1, 3);

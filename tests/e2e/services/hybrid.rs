@@ -13,7 +13,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial that records its start, waits at the gate, and reports.
-const TRAIN: &str = r#"#!/bin/sh
+const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
 read _ <"$BED/gate"
@@ -21,7 +21,7 @@ echo score=0.5
 "#;
 
 /// A plugin that refuses every job.
-const REFUSER: &str = r#"
+const REFUSING_PLUGIN: &str = r#"
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
@@ -34,7 +34,7 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 "#;
 
-fn repository() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the package is in the workspace")
@@ -43,27 +43,27 @@ fn repository() -> PathBuf {
 
 /// Returns the section of the example plugin that runs jobs as processes. It can start while the file `name`
 /// exists.
-fn processes(bed: &TestBed, name: &str) -> Value {
-    let module = repository().join("python/src").display().to_string();
-    let program = repository().join("examples/plugins/processes.py").display().to_string();
+fn process_plugin(bed: &TestBed, name: &str) -> Value {
+    let module = repository_root().join("python/src").display().to_string();
+    let program = repository_root().join("examples/plugins/processes.py").display().to_string();
     let lives = bed.write(name, "").display().to_string();
     let line = format!("test -e {lives} && PYTHONPATH={module} exec python3 {program} {name}");
     json!({"platform": "plugin", "command": ["sh", "-c", line]})
 }
 
-fn local(limit: usize) -> Value {
+fn local_service(limit: usize) -> Value {
     json!({"platform": "local", "trialConcurrency": limit})
 }
 
 fn search(bed: &TestBed, parts: Value, trials: u32, concurrency: usize) -> Search {
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     Search::new(&command, trials)
         .with("trialConcurrency", concurrency)
         .with("trainingService", parts)
 }
 
-fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
     wait_for("the trials to start", WAIT_TIMEOUT, || {
         let text = fs::read_to_string(bed.path("started")).ok()?;
         let started: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -72,9 +72,9 @@ fn started(bed: &TestBed, trials: usize) -> Vec<String> {
 }
 
 /// Checks that every trial ran once, and that exactly its output is stored.
-fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
-    let started = started(bed, trials);
+    let started = wait_for_starts(bed, trials);
     assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
@@ -90,7 +90,11 @@ pub(super) fn api_answer(running: &RunningProgram, path: &str) -> Option<Value> 
 }
 
 /// Waits until the services in the API satisfy a condition, and returns them.
-fn parts(running: &RunningProgram, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+fn wait_for_services(
+    running: &RunningProgram,
+    what: &str,
+    wanted: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
     wait_for(what, WAIT_TIMEOUT, || {
         let parts =
             api_answer(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
@@ -98,7 +102,7 @@ fn parts(running: &RunningProgram, what: &str, wanted: impl Fn(&[Value]) -> bool
     })
 }
 
-fn run(bed: &TestBed, words: &[&str]) -> String {
+fn run_manager(bed: &TestBed, words: &[&str]) -> String {
     let mut command = bed.manager_command();
     command.args(words).arg("--data-dir").arg(bed.data_folder());
     let done = bed.start(&mut command).finish(WAIT_TIMEOUT);
@@ -109,18 +113,18 @@ fn run(bed: &TestBed, words: &[&str]) -> String {
 fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let parts_wanted = json!([local(1), processes(&bed, "alive")]);
+    let parts_wanted = json!([local_service(1), process_plugin(&bed, "alive")]);
     let manager = search(&bed, parts_wanted, 5, 3).start(&bed);
-    started(&bed, 3);
-    let shown = parts(&manager, "one trial here and two there", |parts| {
+    wait_for_starts(&bed, 3);
+    let shown = wait_for_services(&manager, "one trial here and two there", |parts| {
         parts[0]["running"] == 1 && parts[1]["running"] == 2
     });
     assert_eq!((&shown[0]["platform"], &shown[0]["free"]), (&"local".into(), &0.into()));
     assert_eq!((&shown[1]["platform"], &shown[1]["trouble"]), (&"plugin".into(), &Value::Null));
     gate.release(5);
     let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 5);
-    let shown = run(&bed, &["experiment", "show", &done.id]);
+    expect_complete_output(&bed, &done, 5);
+    let shown = run_manager(&bed, &["experiment", "show", &done.id]);
     assert!(
         shown.contains("[0] local: 0 running, at most 1, ") && shown.contains(" each"),
         "{shown}"
@@ -130,7 +134,7 @@ fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
         .trials
         .iter()
         .map(|trial| {
-            let shown = run(&bed, &["trial", "show", &trial.id, "-e", &done.id]);
+            let shown = run_manager(&bed, &["trial", "show", &trial.id, "-e", &done.id]);
             let line =
                 shown.lines().find_map(|line| line.strip_prefix("service")).unwrap_or_default();
             line.trim().to_owned()
@@ -141,7 +145,7 @@ fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
         "{names:?}"
     );
     assert!(names.contains(&"[0] local".to_owned()) && names.contains(&"[1] plugin".to_owned()));
-    let listed = run(&bed, &["trial", "ls", &done.id]);
+    let listed = run_manager(&bed, &["trial", "ls", &done.id]);
     assert!(["   where   ", "   [0] ", "   [1] "].iter().all(|it| listed.contains(it)), "{listed}");
     bed.wait_until_empty();
 }
@@ -150,10 +154,10 @@ fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
 fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let mut plugin = processes(&bed, "alive");
+    let mut plugin = process_plugin(&bed, "alive");
     plugin["settings"] = json!({"jobs": 1});
-    let search = search(&bed, json!([plugin, local(2)]), 4, 4);
-    let output = run(&bed, &["doctor", search.write(&bed).to_str().unwrap()]);
+    let search = search(&bed, json!([plugin, local_service(2)]), 4, 4);
+    let output = run_manager(&bed, &["doctor", search.write(&bed).to_str().unwrap()]);
     assert!(
         output.contains(
             "ok    place  trainingService[0]: the plugin Processes has room for 1 job now"
@@ -161,8 +165,8 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
         "{output}"
     );
     let manager = search.start(&bed);
-    started(&bed, 3);
-    let shown = parts(&manager, "one trial there and two here", |parts| {
+    wait_for_starts(&bed, 3);
+    let shown = wait_for_services(&manager, "one trial there and two here", |parts| {
         parts[0]["running"] == 1 && parts[1]["running"] == 2 && parts[0]["free"] == 0
     });
     assert_eq!(shown[0].get("limit"), None, "the limit is the plugin's, not the file's");
@@ -173,12 +177,12 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
     gate.release(4);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
 /// A plugin whose jobs wait in its queue while there is no room.
-const QUEUE: &str = r#"
+const QUEUEING_PLUGIN: &str = r#"
 import pathlib, subprocess, sys
 from trialkeeper.service import *
 
@@ -211,13 +215,13 @@ Queue().serve()
 fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write("code/cluster.py", QUEUE);
-    let module = repository().join("python/src").display().to_string();
+    bed.write("code/cluster.py", QUEUEING_PLUGIN);
+    let module = repository_root().join("python/src").display().to_string();
     let program = ["env", &format!("PYTHONPATH={module}"), "python3", "cluster.py"];
     let cluster = json!({"platform": "plugin", "command": program});
-    let manager = search(&bed, json!([cluster, local(1)]), 4, 3).start(&bed);
-    started(&bed, 1);
-    parts(&manager, "one trial to wait there and one to run here", |parts| {
+    let manager = search(&bed, json!([cluster, local_service(1)]), 4, 3).start(&bed);
+    wait_for_starts(&bed, 1);
+    wait_for_services(&manager, "one trial to wait there and one to run here", |parts| {
         (&parts[0]["waiting"], &parts[0]["free"], &parts[1]["running"])
             == (&1.into(), &0.into(), &1.into())
     });
@@ -229,7 +233,7 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     });
     bed.write("code/open", "");
     gate.release(4);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
@@ -237,9 +241,9 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
 fn a_search_continues_without_a_dead_service() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let parts_wanted = json!([processes(&bed, "alive"), local(2)]);
+    let parts_wanted = json!([process_plugin(&bed, "alive"), local_service(2)]);
     let manager = search(&bed, parts_wanted, 6, 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     // The plugin cannot be started again. Its trial's agent keeps running.
     fs::remove_file(bed.path("alive")).unwrap();
     let plugin = wait_for("the plugin", WAIT_TIMEOUT, || {
@@ -247,16 +251,16 @@ fn a_search_continues_without_a_dead_service() {
         Some(bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0)
     });
     kill(plugin, Signal::SIGKILL).unwrap();
-    parts(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
+    wait_for_services(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
     gate.release(2);
     // The local trial ends, and the next ones run locally. The plugin's trial ends, which is noticed when the
     // plugin is back.
-    started(&bed, 3);
+    wait_for_starts(&bed, 3);
     gate.release(1);
-    started(&bed, 4);
+    wait_for_starts(&bed, 4);
     bed.write("alive", "");
     gate.release(3);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 6);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 6);
     bed.wait_until_empty();
 }
 
@@ -264,14 +268,14 @@ fn a_search_continues_without_a_dead_service() {
 fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let program = bed.write("refuser.py", REFUSER);
+    let program = bed.write("refuser.py", REFUSING_PLUGIN);
     let refuser = json!({"platform": "plugin", "command": ["python3", program]});
-    let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
+    let manager = search(&bed, json!([refuser, local_service(1)]), 4, 2).start(&bed);
     // One trial runs locally. The other is offered to the plugin.
     let refusal = "trainingService[0] refuses the trial: the account has no hours left; moving it to another part";
     wait_for("the refusal", WAIT_TIMEOUT, || manager.stderr().contains(refusal).then_some(()));
     gate.release(4);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
     let refusal = "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
@@ -286,24 +290,24 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
 fn a_resumed_manager_finds_its_trials_on_their_services() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let mut plugins = ["first", "second"].map(|name| processes(&bed, name));
+    let mut plugins = ["first", "second"].map(|name| process_plugin(&bed, name));
     for plugin in &mut plugins {
         // Each plugin gets one trial, independent of their order.
         plugin["settings"] = json!({"jobs": 1});
     }
-    let parts_wanted = json!([local(1), plugins[0], plugins[1]]);
+    let parts_wanted = json!([local_service(1), plugins[0], plugins[1]]);
     let manager = search(&bed, parts_wanted, 6, 3).start(&bed);
-    started(&bed, 3);
+    wait_for_starts(&bed, 3);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
-    let shown = parts(&resumed, "a trial at each part", |parts| {
+    let shown = wait_for_services(&resumed, "a trial at each part", |parts| {
         parts.iter().all(|part| part["running"] == 1)
     });
     assert_eq!(shown.len(), 3);
     gate.release(6);
-    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 6);
+    expect_complete_output(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 6);
     let folder = bed.data_folder().join(id);
     for part in ["training-service-1", "training-service-2"] {
         assert!(folder.join(part).is_dir(), "each plugin must have its own folder");
@@ -321,18 +325,18 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
         "platform": "kubernetes", "dockerImage": "any", "trialConcurrency": 1,
         "kubeconfig": bed.path("kubeconfig").display().to_string(),
     });
-    let search = search(&bed, json!([local(1), cluster]), 3, 2);
+    let search = search(&bed, json!([local_service(1), cluster]), 3, 2);
     let start = |command: &mut Command| bed.start(command.args(["--host", "127.0.0.1"]));
     let manager = start(&mut search.command(&bed));
     let is_running = |parts: &[Value]| parts.iter().all(|part| part["running"] == 1);
-    parts(&manager, "a trial at each part", is_running);
+    wait_for_services(&manager, "a trial at each part", is_running);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.to_str().unwrap();
     kube.set_unreachable(true);
     let manager = start(&mut Outcome::resume_command(&bed, id));
-    let shown = parts(&manager, "a trial at each part", is_running);
+    let shown = wait_for_services(&manager, "a trial at each part", is_running);
     assert!(shown[1]["trouble"].is_string(), "{shown:?}");
     manager.signal(Signal::SIGINT);
     let stopped = manager.finish(WAIT_TIMEOUT);
@@ -346,14 +350,14 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
         assert!(stopped.stderr.contains(warning), "{warning}: {}", stopped.stderr);
     }
     let manager = start(&mut Outcome::resume_command(&bed, id));
-    parts(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
+    wait_for_services(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
     kube.set_unreachable(false);
-    parts(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());
+    wait_for_services(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());
     gate.release(4);
     let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(3, 0);
     // Ctrl-C ended the trial on this machine, which ran again.
-    assert_eq!(started(&bed, 4).len(), 4, "a trial ran twice: {}", bed.read("started"));
+    assert_eq!(wait_for_starts(&bed, 4).len(), 4, "a trial ran twice: {}", bed.read("started"));
     bed.wait_until_empty();
     kube.wait_until_empty();
 }
@@ -368,9 +372,9 @@ fn an_unreachable_machine_delays_no_trial() {
     let mut lost = machines.add("lost");
     lost["sshOptions"] = json!(["ProxyCommand=false"]);
     let remote = json!({"platform": "remote", "machineList": [lost]});
-    let done = search(&bed, json!([remote, local(2)]), 4, 3).run(&bed);
-    expect_whole(&bed, &done, 4);
-    let shown = run(&bed, &["experiment", "show", &done.id]);
+    let done = search(&bed, json!([remote, local_service(2)]), 4, 3).run(&bed);
+    expect_complete_output(&bed, &done, 4);
+    let shown = run_manager(&bed, &["experiment", "show", &done.id]);
     assert!(shown.contains("[0] remote: 0 running\n"), "{shown}");
     bed.wait_until_empty();
 }
@@ -382,32 +386,35 @@ fn machines_and_this_machine_share_a_search() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let remote = json!({"platform": "remote", "machineList": [machines.add("one")]});
-    let manager = search(&bed, json!([local(1), remote]), 4, 2).start(&bed);
-    started(&bed, 2);
-    parts(&manager, "a trial at each", |parts| parts.iter().all(|part| part["running"] == 1));
+    let manager = search(&bed, json!([local_service(1), remote]), 4, 2).start(&bed);
+    wait_for_starts(&bed, 2);
+    wait_for_services(&manager, "a trial at each", |parts| {
+        parts.iter().all(|part| part["running"] == 1)
+    });
     gate.release(4);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
 }
 
 #[test]
 fn doctor_names_the_failing_service() {
     let bed = TestBed::new();
     let broken = json!({"platform": "plugin", "command": ["./no-such-service"]});
-    let file = search(&bed, json!([local(1), broken]), 1, 1).write(&bed);
+    let file = search(&bed, json!([local_service(1), broken]), 1, 1).write(&bed);
     let mut doctor = bed.manager_command();
     doctor.arg("doctor").arg(&file);
     let done = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
     let output = String::from_utf8(done.stdout).unwrap();
     assert_eq!(done.code, Some(1), "{output}");
     assert!(output.contains("FAIL  place  trainingService[1].command: "), "{output}");
-    let good = search(&bed, json!([local(1), processes(&bed, "alive")]), 1, 1).write(&bed);
-    let output = run(&bed, &["doctor", good.to_str().unwrap()]);
+    let good =
+        search(&bed, json!([local_service(1), process_plugin(&bed, "alive")]), 1, 1).write(&bed);
+    let output = run_manager(&bed, &["doctor", good.to_str().unwrap()]);
     assert!(output.contains("trainingService[0]: this machine can run trials"), "{output}");
     assert!(output.contains("trainingService[1]: the plugin answers"), "{output}");
 }
 
 /// Returns a plugin that gives one answer to every request.
-fn answers(answer: &Value) -> Value {
+fn answering_plugin(answer: &Value) -> Value {
     let program =
         format!("import sys\nfor line in sys.stdin: print({:?}, flush=True)", answer.to_string());
     json!({"platform": "plugin", "command": ["python3", "-c", program]})
@@ -415,11 +422,13 @@ fn answers(answer: &Value) -> Value {
 
 #[test]
 fn a_search_begins_without_a_service_that_cannot_be_used() {
-    let other_version = answers(&json!({"id": 1, "result": {"protocol": 7}}));
-    let away =
-        answers(&json!({"id": 1, "error": {"code": -32004, "message": "the cluster is down"}}));
-    let old =
-        answers(&json!({"id": 1, "error": {"code": -32007, "message": "update trial-manager"}}));
+    let other_version = answering_plugin(&json!({"id": 1, "result": {"protocol": 7}}));
+    let away = answering_plugin(
+        &json!({"id": 1, "error": {"code": -32004, "message": "the cluster is down"}}),
+    );
+    let old = answering_plugin(
+        &json!({"id": 1, "error": {"code": -32007, "message": "update trial-manager"}}),
+    );
     #[rustfmt::skip]
     let table = [
         (other_version, "uses version 7 of the protocol, and this trial-manager uses version 1; update trial-manager"),
@@ -429,7 +438,7 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
     for (part, problem) in table {
         let bed = TestBed::new();
         let gate = Gate::new(&bed.path("gate"));
-        let search = search(&bed, json!([local(2), part.clone()]), 2, 2);
+        let search = search(&bed, json!([local_service(2), part.clone()]), 2, 2);
         let mut doctor = bed.manager_command();
         doctor.arg("doctor").arg(search.write(&bed));
         let found = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
@@ -437,7 +446,7 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
         assert_eq!(found.code, Some(1), "{stdout}");
         assert!(stdout.contains("FAIL") && stdout.contains(problem), "{stdout}");
         let manager = search.start(&bed);
-        let shown = parts(&manager, "the trouble", |parts| {
+        let shown = wait_for_services(&manager, "the trouble", |parts| {
             parts[1]["trouble"]
                 .as_str()
                 .is_some_and(|trouble| !trouble.contains("is being started"))
@@ -445,7 +454,7 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
         assert!(shown[1]["trouble"].to_string().contains(problem), "{shown:?}");
         gate.release(2);
         let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
-        expect_whole(&bed, &done, 2);
+        expect_complete_output(&bed, &done, 2);
         let warning = "; the search begins without this training service";
         assert!(
             done.stderr.contains("trainingService[1]") && done.stderr.contains(warning),
@@ -460,9 +469,11 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
 #[test]
 fn a_wrong_setting_of_one_service_is_refused() {
     let wrong = json!({"id": 1, "error": {"code": -32008, "message": "settings.queue: unknown"}});
-    for part in [answers(&wrong), json!({"platform": "plugin", "command": ["./nothing"]})] {
+    for part in [answering_plugin(&wrong), json!({"platform": "plugin", "command": ["./nothing"]})]
+    {
         let bed = TestBed::new();
-        let refused = search(&bed, json!([local(2), part]), 1, 1).start(&bed).finish(WAIT_TIMEOUT);
+        let refused =
+            search(&bed, json!([local_service(2), part]), 1, 1).start(&bed).finish(WAIT_TIMEOUT);
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
         assert!(refused.stderr.contains("trainingService[1]"), "{}", refused.stderr);
     }

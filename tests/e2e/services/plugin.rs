@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that records its start, waits at the gate, and cleans up on TERM.
-const TRAIN: &str = r#"#!/bin/sh
+const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
@@ -20,7 +20,7 @@ echo score=0.5
 /// A plugin that runs each job and violates the protocol: banners, debug output, incomplete lines, repeated
 /// and unexpected answers. It reports an end before the answer and again afterwards, and the end of a job
 /// that does not exist.
-const NOISY: &str = r#"
+const NOISY_PLUGIN: &str = r#"
 import json, subprocess, sys
 def say(message): print(json.dumps(message), flush=True)
 print("Welcome to the cluster!", flush=True)
@@ -54,7 +54,7 @@ for line in sys.stdin:
 
 /// A plugin that reports much while it opens, and then pulls an image for minutes. The check of the experiment file
 /// starts the plugin without opening it.
-const OPENING: &str = r#"
+const OPENING_PLUGIN: &str = r#"
 import json, os, sys, time
 def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
@@ -68,7 +68,7 @@ for line in sys.stdin:
 "#;
 
 /// A plugin that runs each job and is slow: each answer arrives late, in pieces, and after the answers to later requests.
-const SLOW: &str = r#"
+const SLOW_PLUGIN: &str = r#"
 import itertools, json, subprocess, sys, threading, time
 lock = threading.Lock()
 def say(message):
@@ -96,7 +96,7 @@ for line in sys.stdin:
 "#;
 
 /// A plugin whose machine has no memory left: each job is killed before its agent has reported.
-const STARVED: &str = r#"
+const STARVED_PLUGIN: &str = r#"
 import json, sys
 def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
@@ -109,10 +109,10 @@ for line in sys.stdin:
 "#;
 
 /// The number of cases of the conformance test.
-const CASES: usize = 22;
+const CONFORMANCE_CASES: usize = 22;
 
 /// A plugin without optional capabilities, whose jobs are processes. `list` names them.
-const PLAIN: &str = r#"
+const PLAIN_PLUGIN: &str = r#"
 import json, os, signal, subprocess, sys
 file = "jobs.json"
 def alive(job):
@@ -140,7 +140,7 @@ for line in sys.stdin:
 "#;
 
 /// A plugin whose first process for the jobs stops answering after the start. The next one answers all requests.
-const SILENT: &str = r#"
+const SILENT_PLUGIN: &str = r#"
 import json, sys
 with open("processes", "a+") as processes:
     processes.write("one\n")
@@ -157,7 +157,7 @@ for line in sys.stdin:
         print(json.dumps({"method": "gone", "params": gone}), flush=True)
 "#;
 
-pub(super) fn repository() -> PathBuf {
+pub(super) fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the package is in the workspace")
@@ -165,14 +165,14 @@ pub(super) fn repository() -> PathBuf {
 }
 
 /// Returns the section of the example plugin that runs jobs as processes.
-pub(super) fn processes() -> Value {
-    let module = repository().join("python/src").display().to_string();
-    let program = repository().join("examples/plugins/processes.py");
+pub(super) fn process_plugin() -> Value {
+    let module = repository_root().join("python/src").display().to_string();
+    let program = repository_root().join("examples/plugins/processes.py");
     json!({"platform": "plugin", "command": ["env", format!("PYTHONPATH={module}"), "python3", program]})
 }
 
 fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     Search::new(&command, trials)
         .with("trialConcurrency", 2)
@@ -180,7 +180,7 @@ fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
         .with("trainingService", service.clone())
 }
 
-fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
     wait_for("the trials to start", WAIT_TIMEOUT, || {
         let text = fs::read_to_string(bed.path("started")).ok()?;
         let started: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -189,9 +189,9 @@ fn started(bed: &TestBed, trials: usize) -> Vec<String> {
 }
 
 /// Checks that every trial ran once, and that exactly its output is stored.
-fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
-    let started = started(bed, trials);
+    let started = wait_for_starts(bed, trials);
     assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
@@ -200,7 +200,7 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 }
 
 /// Waits for the plugin's process, which must differ from `before`.
-fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
+fn wait_for_plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
     wait_for("the plugin's process", WAIT_TIMEOUT, || {
         let is_plugin = |words: &str| words.contains("processes.py");
         let found = bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0;
@@ -213,8 +213,8 @@ fn a_search_runs_on_a_plugin() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.release(6);
-    let done = search(&bed, &processes(), 6).run(&bed);
-    expect_whole(&bed, &done, 6);
+    let done = search(&bed, &process_plugin(), 6).run(&bed);
+    expect_complete_output(&bed, &done, 6);
     bed.wait_until_empty();
 }
 
@@ -222,16 +222,16 @@ fn a_search_runs_on_a_plugin() {
 fn a_killed_plugin_is_restarted_and_no_trial_runs_twice() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = search(&bed, &processes(), 4).start(&bed);
-    started(&bed, 2);
-    let first = plugin(&bed, None);
+    let manager = search(&bed, &process_plugin(), 4).start(&bed);
+    wait_for_starts(&bed, 2);
+    let first = wait_for_plugin(&bed, None);
     kill(first, Signal::SIGKILL).unwrap();
-    let second = plugin(&bed, Some(first));
+    let second = wait_for_plugin(&bed, Some(first));
     gate.release(1);
-    started(&bed, 3);
+    wait_for_starts(&bed, 3);
     kill(second, Signal::SIGKILL).unwrap();
     gate.release(3);
-    expect_whole(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
+    expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
     bed.wait_until_empty();
 }
 
@@ -239,22 +239,22 @@ fn a_killed_plugin_is_restarted_and_no_trial_runs_twice() {
 fn a_resumed_manager_finds_its_trials_on_the_plugin() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let manager = search(&bed, &processes(), 3).start(&bed);
-    started(&bed, 2);
+    let manager = search(&bed, &process_plugin(), 3).start(&bed);
+    wait_for_starts(&bed, 2);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
     gate.release(3);
-    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
+    expect_complete_output(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }
 
 #[test]
 fn an_interrupted_search_ends_its_trials_on_the_plugin() {
     let bed = TestBed::new();
     let _gate = Gate::new(&bed.path("gate"));
-    let manager = search(&bed, &processes(), 4).start(&bed);
-    let mut trials = started(&bed, 2);
+    let manager = search(&bed, &process_plugin(), 4).start(&bed);
+    let mut trials = wait_for_starts(&bed, 2);
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
@@ -270,10 +270,10 @@ fn a_noisy_plugin_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.release(3);
-    let program = bed.write("noisy.py", NOISY);
+    let program = bed.write("noisy.py", NOISY_PLUGIN);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
-    expect_whole(&bed, &done, 3);
+    expect_complete_output(&bed, &done, 3);
     let name = format!("the plugin `python3 {}`", program.display());
     #[rustfmt::skip]
     let expected = [
@@ -288,8 +288,7 @@ fn a_noisy_plugin_runs_its_search() {
 #[test]
 fn an_interrupt_ends_a_search_whose_plugin_opens() {
     let bed = TestBed::new();
-    let service =
-        json!({"platform": "plugin", "command": ["python3", bed.write_script("slow.py", OPENING)]});
+    let service = json!({"platform": "plugin", "command": ["python3", bed.write_script("slow.py", OPENING_PLUGIN)]});
     let running = search(&bed, &service, 1).start(&bed);
     wait_for("the plugin to report everything", WAIT_TIMEOUT, || {
         bed.path("opening").exists().then_some(())
@@ -305,15 +304,15 @@ fn a_slow_plugin_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.release(4);
-    let program = bed.write("slow.py", SLOW);
+    let program = bed.write("slow.py", SLOW_PLUGIN);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
-    expect_whole(&bed, &search(&bed, &service, 4).run(&bed), 4);
+    expect_complete_output(&bed, &search(&bed, &service, 4).run(&bed), 4);
 }
 
 #[test]
 fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
     let bed = TestBed::new();
-    let program = bed.write("plain.py", PLAIN);
+    let program = bed.write("plain.py", PLAIN_PLUGIN);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let manager = search(&bed, &service, 2).start(&bed);
     let jobs = || {
@@ -335,7 +334,7 @@ fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
 #[test]
 fn a_plugin_that_does_not_answer_is_replaced() {
     let bed = TestBed::new();
-    let program = bed.write("silent.py", SILENT);
+    let program = bed.write("silent.py", SILENT_PLUGIN);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 1).run(&bed);
     done.expect_done(0, 1);
@@ -347,7 +346,7 @@ fn a_plugin_that_does_not_answer_is_replaced() {
 #[test]
 fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let bed = TestBed::new();
-    let program = bed.write("starved.py", STARVED);
+    let program = bed.write("starved.py", STARVED_PLUGIN);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 1).run(&bed);
     done.expect_done(0, 1);
@@ -403,13 +402,13 @@ macro_rules! slow_start {
 }
 
 /// Runs `trial-manager conformance` on the example, changed by these lines of Python.
-fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String) {
-    let folder = repository().join("examples/plugins").display().to_string();
+fn run_conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String) {
+    let folder = repository_root().join("examples/plugins").display().to_string();
     let program = format!(
         "import sys; sys.path.insert(0, {folder:?})\nfrom processes import *\nfrom trialkeeper.service import Refused, agent_lives\n{changes}\nProcesses().serve()\n"
     );
     let program = bed.write("processes_under_test.py", &program);
-    let module = format!("PYTHONPATH={}", repository().join("python/src").display());
+    let module = format!("PYTHONPATH={}", repository_root().join("python/src").display());
     let mut command = bed.manager_command();
     command
         .args(["conformance", "--parallel", "4", "--case", only, "--", "env", &module, "python3"])
@@ -421,12 +420,12 @@ fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String
 #[test]
 fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
-    let (code, stdout) = conformance(&bed, "", "");
-    assert_eq!(stdout.lines().count(), CASES, "{stdout}");
+    let (code, stdout) = run_conformance(&bed, "", "");
+    assert_eq!(stdout.lines().count(), CONFORMANCE_CASES, "{stdout}");
     assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}");
     assert_eq!(code, Some(0));
     // A stop that arrives before the agent has its lock.
-    let (code, stdout) = conformance(&bed, slow_start!(), "right after");
+    let (code, stdout) = run_conformance(&bed, slow_start!(), "right after");
     assert_eq!(code, Some(0), "{stdout}");
     bed.wait_until_empty();
 }
@@ -459,7 +458,7 @@ fn a_careless_plugin_fails_the_conformance_scenario() {
     ];
     for (changes, only, expected) in table {
         let bed = TestBed::new();
-        let (code, stdout) = conformance(&bed, changes, only);
+        let (code, stdout) = run_conformance(&bed, changes, only);
         assert!(stdout.contains(expected), "{changes}: {stdout}");
         assert!(only != "reports the e" || stdout.contains(good), "{stdout}");
         assert_eq!(code, Some(1), "{changes}: {stdout}");

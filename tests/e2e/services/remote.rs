@@ -13,7 +13,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
-pub(super) const TRAIN: &str = r#"#!/bin/sh
+pub(super) const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
@@ -22,13 +22,13 @@ echo score=0.5
 "#;
 
 pub(super) fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service = json!({"platform": "remote", "machineList": machines});
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
 }
 
-pub(super) fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+pub(super) fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
     wait_for("the trials to start", WAIT_TIMEOUT, || {
         let started: Vec<_> = bed.read("started").lines().map(str::to_owned).collect();
         (started.len() >= trials).then_some(started)
@@ -36,9 +36,9 @@ pub(super) fn started(bed: &TestBed, trials: usize) -> Vec<String> {
 }
 
 /// Checks that every trial ran once, and that exactly its output is stored.
-pub(super) fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+pub(super) fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
-    let started = started(bed, trials);
+    let started = wait_for_starts(bed, trials);
     assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
@@ -62,12 +62,12 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
             folders.find(|folder| folder.path().join("manager.url").exists())
         });
     }
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     gate.release(12);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 12);
+    expect_complete_output(&bed, &done, 12);
     let mut used = BTreeMap::<_, usize>::new();
-    for line in started(&bed, 12) {
+    for line in wait_for_starts(&bed, 12) {
         *used.entry(line.split(' ').next().unwrap().to_owned()).or_default() += 1;
     }
     assert_eq!(used.keys().collect::<Vec<_>>(), ["one", "two"]);
@@ -86,13 +86,13 @@ fn a_machine_without_limits_runs_a_trial_per_processor() {
     let trials = u32::try_from(cores + 1).unwrap();
     let search = search(&bed, &[machines.add("one")], trials).with("trialConcurrency", trials);
     let running = search.start(&bed);
-    assert_eq!(started(&bed, cores).len(), cores);
+    assert_eq!(wait_for_starts(&bed, cores).len(), cores);
     wait_for("the last trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&running, "/api/v1/trials")?.to_string();
         shown.contains("it runs as many trials as it has processors").then_some(())
     });
     gate.release(cores + 1);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), cores + 1);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), cores + 1);
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn a_cut_connection_is_restored_without_loss() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     machines.cut_connections("one");
     gate.release(2);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
     assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
 
 /// A trial that prints numbers, and records each line that it has printed.
-const STREAM: &str = r#"#!/bin/sh
+const PRINTING_TRIAL: &str = r#"#!/bin/sh
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
 number=0
 while [ "$number" -lt 600 ]; do
@@ -128,7 +128,7 @@ fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let search = search(&bed, &[machines.add("one")], 1);
-    bed.write_script("code/train.sh", STREAM);
+    bed.write_script("code/train.sh", PRINTING_TRIAL);
     let running = search.start(&bed);
     let printed = |lines: usize| {
         wait_for("the trial to print", WAIT_TIMEOUT, || {
@@ -142,7 +142,7 @@ fn a_connection_that_is_cut_within_a_stream_of_output_loses_no_line() {
     machines.reconnect("one");
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     done.expect_done(1, 0);
-    assert_eq!(started(&bed, 1).len(), 1, "the trial ran twice");
+    assert_eq!(wait_for_starts(&bed, 1).len(), 1, "the trial ran twice");
     let numbers: Vec<Value> = (1..=600).map(|number| json!(number)).collect();
     assert_eq!(done.trial(0).intermediate, numbers);
     let mut logs = bed.manager_command();
@@ -171,7 +171,7 @@ fn the_output_of_an_agent_that_cannot_report_is_shown() {
     let socket = socket.expect("the agent has reported");
     fs::rename(&socket, bed.path("hidden")).unwrap();
     gate.release(1);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     let mut logs = bed.manager_command();
     logs.args(["trial", "logs", "-f", "1", "--data-dir"]).arg(bed.data_folder());
     let following = bed.start(&mut logs);
@@ -179,7 +179,7 @@ fn the_output_of_an_agent_that_cannot_report_is_shown() {
     wait_for("the output", WAIT_TIMEOUT, || following.stderr().contains(expected).then_some(()));
     fs::rename(bed.path("hidden"), &socket).unwrap();
     gate.release(1);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
     let followed = following.finish(WAIT_TIMEOUT);
     assert_eq!(String::from_utf8(followed.stdout).unwrap(), "score=0.25\nscore=0.5\n");
     bed.wait_until_empty();
@@ -204,7 +204,7 @@ fn a_login_shell_may_print_and_a_configuration_may_have_a_command_of_its_own() {
     options.push(json!("RemoteCommand=exec tmux attach"));
     options.push(json!("RequestTTY=force"));
     let done = search(&bed, &[machine], 2).run(&bed);
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
 }
 
 #[test]
@@ -240,14 +240,14 @@ fn a_resumed_manager_finds_its_trials_on_their_machines() {
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
     let running = search(&bed, &both, 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     // The trials end without a manager.
     gate.release(2);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let done = Outcome::run_resume(&bed, id.to_str().unwrap());
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
 }
 
 #[test]
@@ -260,8 +260,8 @@ fn a_machine_with_a_changed_host_key_is_not_used() {
     let both = [machines.add("changed"), machines.add("same")];
     machines.replace_host_key("changed");
     let done = search(&bed, &both, 2).run(&bed);
-    expect_whole(&bed, &done, 2);
-    let elsewhere = started(&bed, 2).iter().all(|line| line.starts_with("same "));
+    expect_complete_output(&bed, &done, 2);
+    let elsewhere = wait_for_starts(&bed, 2).iter().all(|line| line.starts_with("same "));
     assert!(elsewhere, "{}", bed.read("started"));
     assert!(done.stderr.contains("Host key verification failed"), "{}", done.stderr);
 }
@@ -273,7 +273,7 @@ fn an_interrupted_search_ends_its_trials_with_sigterm() {
     let machines = Machines::new(&bed);
     let _gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     running.signal(Signal::SIGINT);
     let finished = running.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
@@ -283,7 +283,7 @@ fn an_interrupted_search_ends_its_trials_with_sigterm() {
 
 /// Returns the addresses at which another user of a machine could receive agents' reports. It is the address
 /// in the experiment's folder, if it is reachable.
-fn addresses(folder: &std::path::Path) -> Vec<String> {
+fn reachable_addresses(folder: &std::path::Path) -> Vec<String> {
     let named = fs::read_to_string(folder.join("manager.url")).unwrap();
     let named = named.trim().rsplit('/').next().unwrap().to_owned();
     // Port 0 is not reachable.
@@ -297,10 +297,10 @@ fn another_user_of_the_machine_gets_no_report() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let folder = bed.path("one").join(id);
-    let addresses = addresses(&folder);
+    let addresses = reachable_addresses(&folder);
     // Without the manager, no process takes the port back.
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
@@ -322,11 +322,11 @@ fn another_user_of_the_machine_gets_no_report() {
     assert!(std::os::unix::fs::FileTypeExt::is_socket(&socket.file_type()));
     assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     let done = Outcome::run_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
 }
 
 /// Lets other machines reach the manager at the advertised address.
-fn reachable(mut command: std::process::Command, advertise: &str) -> std::process::Command {
+fn make_reachable(mut command: std::process::Command, advertise: &str) -> std::process::Command {
     command.args(["--host", "0.0.0.0", "--advertise", advertise]);
     command
 }
@@ -341,9 +341,10 @@ fn agents_report_directly_if_their_machine_reaches_the_manager() {
     let one = machines.add("one");
     machines.add_sshd_option("one", "DisableForwarding yes");
     let search = search(&bed, &[one], 2);
-    let done = bed.start(&mut reachable(search.command(&bed), "127.0.0.1")).finish(WAIT_TIMEOUT);
+    let done =
+        bed.start(&mut make_reachable(search.command(&bed), "127.0.0.1")).finish(WAIT_TIMEOUT);
     let done = Outcome::parse(done);
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
     assert!(!bed.path("one").join(&done.id).join("manager.sock").exists());
 }
 
@@ -354,16 +355,16 @@ fn agents_report_through_ssh_if_their_machine_cannot_reach_the_manager() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let search = search(&bed, &[machines.add("one")], 2);
-    let running = bed.start(&mut reachable(search.command(&bed), "127.0.0.1:1"));
-    started(&bed, 2);
+    let running = bed.start(&mut make_reachable(search.command(&bed), "127.0.0.1:1"));
+    wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     gate.release(2);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     // The agents have used the socket, and continue with it although the machine reaches the manager.
     let resume = Outcome::resume_command(&bed, id.to_str().unwrap());
-    let done = bed.start(&mut reachable(resume, "127.0.0.1")).finish(WAIT_TIMEOUT);
-    expect_whole(&bed, &Outcome::parse(done), 2);
+    let done = bed.start(&mut make_reachable(resume, "127.0.0.1")).finish(WAIT_TIMEOUT);
+    expect_complete_output(&bed, &Outcome::parse(done), 2);
     let folder = bed.path("one").join(id);
     assert!(folder.join("manager.sock").exists());
     assert_eq!(fs::read_to_string(folder.join("manager.url")).unwrap(), "http://127.0.0.1:0\n");
@@ -391,7 +392,7 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     });
     assert_eq!(bed.read("started").lines().count(), 1, "the trial ran twice");
     machines.reconnect("two");
-    let started = started(&bed, 2);
+    let started = wait_for_starts(&bed, 2);
     let trial = started[0].strip_prefix("one ").expect("only this machine is reachable");
     assert_eq!(started[1].strip_prefix("two "), Some(trial));
     assert_eq!(bed.read("cleaned"), "", "an agent ended its trial without a manager");
@@ -419,7 +420,7 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     machines.disconnect("one");
     running.signal(Signal::SIGINT);
     let finished = running.finish(WAIT_TIMEOUT);
@@ -428,7 +429,7 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     machines.reconnect("one");
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
-    started(&bed, 4);
+    wait_for_starts(&bed, 4);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "old trials must end before new ones start");
     gate.release(2);
     let done = Outcome::parse(resumed.finish(WAIT_TIMEOUT));
@@ -466,7 +467,7 @@ fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
         machine
     });
     let running = search(&bed, &both, 4).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     // From now on, the machine cannot create folders of trials.
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let trials = bed.path("one").join(id).join("trials");
@@ -474,8 +475,8 @@ fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
     fs::write(&trials, "").unwrap();
     gate.release(4);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 4);
-    let started = started(&bed, 4);
+    expect_complete_output(&bed, &done, 4);
+    let started = wait_for_starts(&bed, 4);
     assert_eq!(started.iter().filter(|line| line.starts_with("one ")).count(), 1, "{started:?}");
 }
 
@@ -491,8 +492,8 @@ fn a_machine_whose_disk_permits_no_programs_is_named_and_not_used() {
     wait_for("the reason", WAIT_TIMEOUT, || running.stderr().contains(&reason).then_some(()));
     gate.release(2);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 2);
-    assert!(started(&bed, 2).iter().all(|line| line.starts_with("two ")));
+    expect_complete_output(&bed, &done, 2);
+    assert!(wait_for_starts(&bed, 2).iter().all(|line| line.starts_with("two ")));
     drop(disk);
 }
 
@@ -534,10 +535,10 @@ fn a_machine_whose_agent_was_removed_starts_further_trials() {
     let gate = Gate::new(&bed.path("gate"));
     let search = search(&bed, &[machines.add("one")], 2).with("trialConcurrency", 1);
     let running = search.start(&bed);
-    started(&bed, 1);
+    wait_for_starts(&bed, 1);
     fs::remove_dir_all(bed.path("one/agent")).unwrap();
     gate.release(2);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
 }
 
 #[test]
@@ -548,7 +549,7 @@ fn clean_ends_agents_and_removes_all_files_on_the_machines() {
     let _gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
     let running = search(&bed, &both, 2).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();

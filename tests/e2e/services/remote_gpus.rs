@@ -8,7 +8,7 @@ use serde_json::json;
 use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::hybrid::api_answer;
-use super::remote::{TRAIN, expect_whole, search, started};
+use super::remote::{TRAIN_SCRIPT, expect_complete_output, search, wait_for_starts};
 
 /// A fake `nvidia-smi` of a machine. `gpus` are pairs of an index and a letter, and the command `in_use` prints the
 /// letters of the GPUs on which programs compute. The UUIDs differ between machines and beds.
@@ -33,12 +33,12 @@ fn a_trial_sees_only_its_own_gpus() {
     let search = search(&bed, &[machine], 2).with("trialGpuNumber", 1);
     bed.write_script(
         "code/train.sh",
-        &format!("{TRAIN}echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\n"),
+        &format!("{TRAIN_SCRIPT}echo \"$CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\n"),
     );
     let running = search.start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     gate.release(2);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
     let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();
     gpus.sort();
     assert_eq!(gpus, ["1", "3"]);
@@ -63,9 +63,9 @@ fn trials_share_the_gpus_of_several_machines() {
     both[0]["maxTrialNumberPerGpu"] = json!(2);
     let search = search(&bed, &both, 7).with("trialGpuNumber", 1).with("trialConcurrency", 7);
     let record = "echo \"$MACHINE $CUDA_VISIBLE_DEVICES\" >>\"$BED/gpus\"\ntrap";
-    bed.write_script("code/train.sh", &TRAIN.replacen("trap", record, 1));
+    bed.write_script("code/train.sh", &TRAIN_SCRIPT.replacen("trap", record, 1));
     let running = search.start(&bed);
-    started(&bed, 6);
+    wait_for_starts(&bed, 6);
     wait_for("the last trial to wait", WAIT_TIMEOUT, || {
         let shown = api_answer(&running, "/api/v1/trials")?.to_string();
         (shown.contains("shared: ") && shown.contains("single: ")).then_some(())
@@ -74,7 +74,7 @@ fn trials_share_the_gpus_of_several_machines() {
     gpus.sort();
     assert_eq!(gpus, ["shared 0", "shared 0", "shared 2", "shared 2", "single 1", "single 2"]);
     gate.release(7);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 7);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 7);
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 3).with("trialGpuNumber", 1).start(&bed);
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
     gate.release(3);
-    expect_whole(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
+    expect_complete_output(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn a_gpu_that_another_user_releases_is_used() {
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
-    assert_eq!(started(&bed, 1).len(), 1, "another user uses the other GPU");
+    assert_eq!(wait_for_starts(&bed, 1).len(), 1, "another user uses the other GPU");
     bed.write("busy", "");
-    started(&bed, 2);
+    wait_for_starts(&bed, 2);
     gate.release(2);
-    expect_whole(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
 }
 
 /// Neither experiment sees the other's trials in `nvidia-smi`, as in the seconds before a trial computes.

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::remote::{expect_whole, search, started};
+use super::remote::{expect_complete_output, search, wait_for_starts};
 
 #[test]
 #[ignore = "needs sshd"]
@@ -57,7 +57,7 @@ fn a_passphrase_file_must_be_private() {
     let refused = search.start(&bed).finish(WAIT_TIMEOUT);
     assert!(refused.stderr.contains("run `chmod 600 "), "{}", refused.stderr);
     fs::set_permissions(&phrase, fs::Permissions::from_mode(0o600)).unwrap();
-    expect_whole(&bed, &search.run(&bed), 1);
+    expect_complete_output(&bed, &search.run(&bed), 1);
 }
 
 /// Returns the files below a folder that contain a text.
@@ -108,7 +108,7 @@ fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
     let doctor = run("doctor", 0o600).finish(WAIT_TIMEOUT);
     assert_eq!(doctor.code, Some(0), "{}", String::from_utf8_lossy(&doctor.stdout));
     let running = run("run", 0o600);
-    started(&bed, 1);
+    wait_for_starts(&bed, 1);
     for (_, words) in bed.processes() {
         assert!(!words.contains(secret), "{words}");
     }
@@ -117,7 +117,7 @@ fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
     gate.release(1);
     let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
     let done = Outcome::run_resume(&bed, id.to_str().unwrap());
-    expect_whole(&bed, &done, 1);
+    expect_complete_output(&bed, &done, 1);
     let own = bed.data_folder().join(&id).join("passwords/0-sshPassphraseFile");
     assert_eq!(files_with(&bed.data_folder(), secret), std::slice::from_ref(&own));
     assert_eq!(files_with(&bed.path("one"), secret), [""; 0].map(std::path::PathBuf::from));
@@ -195,8 +195,8 @@ fn a_password_of_the_experiment_file_logs_in() {
     let refused = "the machine does not accept the password; correct `password` or the content of `passwordFile`";
     assert!(found.contains("FAIL  place  wrong: ") && found.contains(refused), "{found}");
     let done = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
-    expect_whole(&bed, &done, 2);
-    assert!(started(&bed, 2).iter().all(|line| line.starts_with("right ")));
+    expect_complete_output(&bed, &done, 2);
+    assert!(wait_for_starts(&bed, 2).iter().all(|line| line.starts_with("right ")));
     assert!(done.stderr.contains(refused), "{}", done.stderr);
     let own = bed.data_folder().join(&done.id).join("passwords/0-passwordFile");
     assert_eq!(files_with(&bed.data_folder(), secret), [own]);
@@ -204,7 +204,7 @@ fn a_password_of_the_experiment_file_logs_in() {
 }
 
 /// Returns a script that stands before a program of a machine, in the folder `tools` of the bed.
-fn tool(bed: &TestBed, name: &str, lines: &str) {
+fn write_tool(bed: &TestBed, name: &str, lines: &str) {
     bed.write_script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));
 }
 
@@ -246,8 +246,8 @@ fn the_problem_of_a_machine_is_named_and_trials_run_elsewhere() {
     let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     let done = search.run(&bed);
-    expect_whole(&bed, &done, 2);
-    assert!(started(&bed, 2).iter().all(|line| line.starts_with("fine ")));
+    expect_complete_output(&bed, &done, 2);
+    assert!(wait_for_starts(&bed, 2).iter().all(|line| line.starts_with("fine ")));
     for (machine, problem, remedy) in problems {
         let fail = format!("FAIL  place  {machine}: cannot log in: ");
         let warning = "not connected: ".to_owned();
@@ -274,8 +274,8 @@ fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
     let passwd = fs::read_to_string("/etc/passwd").unwrap().replace("/bin/bash", "/bin/sh");
     bed.write("passwd", &passwd);
     machines.replace_file("odd", "passwd", "/etc/passwd");
-    tool(&bed, "date", "exec /bin/date -d '1 hour' \"$@\"");
-    tool(&bed, "stat", "echo nfs");
+    write_tool(&bed, "date", "exec /bin/date -d '1 hour' \"$@\"");
+    write_tool(&bed, "stat", "echo nfs");
     use_tools(&bed, &machines, "odd");
     let search = search(&bed, &[machine], 2);
     let problems = [
@@ -286,7 +286,7 @@ fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
     let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT);
     let found = String::from_utf8(found.stdout).unwrap();
     let done = search.run(&bed);
-    expect_whole(&bed, &done, 2);
+    expect_complete_output(&bed, &done, 2);
     for problem in problems {
         for output in [&found, &done.stderr] {
             let line = output.lines().find(|line| line.contains(problem));

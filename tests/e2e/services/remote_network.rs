@@ -8,7 +8,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial that records its machine, and reports before and after the machine's gate.
-const TRAIN: &str = r#"#!/bin/sh
+const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
 trap 'echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/ended"; exit 143' TERM
 echo score=0.25
@@ -17,7 +17,7 @@ echo score=0.5
 "#;
 
 fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Search {
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service =
         json!({"platform": "remote", "machineList": machines, "machinePatience": patience});
@@ -26,11 +26,11 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Sea
         .with("trainingService", service)
 }
 
-fn start(bed: &TestBed, network: &Network<'_>, search: &Search) -> RunningProgram {
+fn start_search(bed: &TestBed, network: &Network<'_>, search: &Search) -> RunningProgram {
     bed.start(&mut network.in_manager_namespace(&search.command(bed)))
 }
 
-fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
+fn wait_for_lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
     wait_for(&format!("{count} lines in {file}"), WAIT_TIMEOUT, || {
         let lines: Vec<_> = bed.read(file).lines().map(str::to_owned).collect();
         (lines.len() >= count).then_some(lines)
@@ -47,7 +47,7 @@ fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
 }
 
 /// Checks that every trial has succeeded, and that exactly the output of its last attempt is stored.
-fn expect_whole(done: &Outcome, trials: usize) {
+fn expect_complete_output(done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
@@ -62,8 +62,8 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     let network = Network::new(&bed);
     let machines = [network.add("a"), network.add("b"), network.add("c")];
     let gates = ["a", "b", "c"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
-    let running = start(&bed, &network, &search(&bed, &machines, 3, "1s"));
-    lines(&bed, "started", 3);
+    let running = start_search(&bed, &network, &search(&bed, &machines, 3, "1s"));
+    wait_for_lines(&bed, "started", 3);
     let (pulled, frozen) = (trial_on(&bed, "a", 0), trial_on(&bed, "b", 0));
     network.set_cable("a", false);
     network.signal("b", Signal::SIGSTOP);
@@ -73,7 +73,7 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     assert_eq!(bed.read("ended"), "", "an unreachable trial must keep running");
     network.set_cable("a", true);
     network.signal("b", Signal::SIGCONT);
-    let ended = lines(&bed, "ended", 2);
+    let ended = wait_for_lines(&bed, "ended", 2);
     for old in [format!("a {pulled}"), format!("b {frozen}")] {
         assert!(ended.contains(&old), "{old}: {ended:?}");
     }
@@ -81,7 +81,7 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
         gate.release(2);
     }
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&done, 3);
+    expect_complete_output(&done, 3);
     assert_eq!(
         bed.read("started").lines().count(),
         5,
@@ -99,8 +99,8 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     let network = Network::new(&bed);
     let machines = [network.add("a"), network.add("b")];
     let gates = ["a", "b"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
-    let running = start(&bed, &network, &search(&bed, &machines, 2, "5s"));
-    lines(&bed, "started", 2);
+    let running = start_search(&bed, &network, &search(&bed, &machines, 2, "5s"));
+    wait_for_lines(&bed, "started", 2);
     let lost = trial_on(&bed, "b", 0);
     network.restart_sshd("a");
     network.signal("b", Signal::SIGKILL);
@@ -108,7 +108,7 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     assert_eq!(trial_on(&bed, "a", 1), lost, "the lost trial must run on the other machine");
     gates[0].release(1);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&done, 2);
+    expect_complete_output(&done, 2);
     assert_eq!(bed.read("started").lines().count(), 3, "only the lost trial may run again");
     network.wait_until_idle("a");
 }
@@ -122,9 +122,9 @@ fn a_machine_with_a_full_disk_is_named_and_not_used() {
     let machines = [network.add("a"), network.add("b")];
     let gate = Gate::new(&bed.path("b.gate"));
     gate.release(2);
-    let running = start(&bed, &network, &search(&bed, &machines, 2, "1m"));
+    let running = start_search(&bed, &network, &search(&bed, &machines, 2, "1m"));
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_whole(&done, 2);
+    expect_complete_output(&done, 2);
     assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
     assert!(bed.read("started").lines().all(|line| line.starts_with("b ")));
     drop(disk);

@@ -6,7 +6,7 @@ use serde_json::json;
 use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT};
 
 /// The number of cases of the conformance test.
-const CASES: usize = 22;
+const CONFORMANCE_CASES: usize = 22;
 
 /// The path of the example, which cargo builds together with this test.
 fn processes() -> PathBuf {
@@ -21,7 +21,7 @@ fn the_example_passes_the_conformance_scenario() {
     command.args(["conformance", "--parallel", "4", "--"]).arg(processes());
     let finished = bed.start(command.current_dir(bed.folder())).finish(WAIT_TIMEOUT);
     let stdout = String::from_utf8(finished.stdout).unwrap();
-    assert_eq!(stdout.lines().count(), CASES, "{stdout}{}", finished.stderr);
+    assert_eq!(stdout.lines().count(), CONFORMANCE_CASES, "{stdout}{}", finished.stderr);
     assert!(stdout.lines().all(|line| line.starts_with("ok ")), "{stdout}{}", finished.stderr);
     assert_eq!(finished.code, Some(0));
     bed.wait_until_empty();

@@ -12,7 +12,7 @@ fn a_kill_for_memory_is_reported() {
         cluster.expect_containers();
         let bed = TestBed::new();
         let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
-        let search = cluster.run(&bed, &cluster.one(hungry, 1));
+        let search = cluster.run(&bed, &cluster.single_role_search(hungry, 1));
         search.expect_done(0, 1);
         assert!(
             search.stderr.contains("memory") || search.stderr.contains("OOM"),
@@ -31,11 +31,11 @@ fn an_image_that_cannot_be_pulled_is_reported() {
         let mut role = cluster.role("worker");
         // A node fails here without DNS and without Internet access.
         role["dockerImage"] = json!("127.0.0.1:9/none:1");
-        let mut service = cluster.service(&json!([role]));
+        let mut service = cluster.service_section(&json!([role]));
         // A real node needs some seconds to report the failure.
         let seconds = if cluster.scripted.is_some() { 10 } else { 45 };
         service["startUpDeadline"] = json!(format!("{seconds}s"));
-        let search = cluster.one("true", 1).with("trainingService", service);
+        let search = cluster.single_role_search("true", 1).with("trainingService", service);
         let search = cluster.run(&bed, &search);
         search.expect_done(0, 1);
         let late = format!("did not start within {seconds} s");
@@ -58,11 +58,11 @@ fn an_agent_is_in_the_image_or_is_copied_from_one() {
         ] {
             let bed = TestBed::new();
             bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
-            let mut service = cluster.service(&json!([role]));
+            let mut service = cluster.service_section(&json!([role]));
             for (name, value) in changes.as_object().unwrap() {
                 service[name] = value.clone();
             }
-            let search = cluster.one("exec python3 train.py {{x}}", 2);
+            let search = cluster.single_role_search("exec python3 train.py {{x}}", 2);
             let search = cluster.run(&bed, &search.with("trainingService", service));
             search.expect_done(2, 0);
             for trial in &search.trials {

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use trialkeeper_tests::{Outcome, RunningProgram, TestBed, wait_for};
 
-use super::{CLUSTER_TIMEOUT, Cluster, about, on_each_kind, on_kinds, running};
+use super::{
+    CLUSTER_TIMEOUT, Cluster, on_each_kind, on_kinds, start_on_data_folder, wait_for_running_trial,
+};
 
 /// The kinds whose integration Kueue enables by default.
 const QUEUED_KINDS: [&str; 3] = ["Job", "JobSet", "TrainJob"];
@@ -60,7 +62,7 @@ impl Cluster {
     }
 
     /// Gives the room of the preempting workload back.
-    fn release(&self) {
+    fn end_preemption(&self) {
         if let Some((kube, _)) = &self.scripted {
             // Kueue admits a workload again only after its pods have ended.
             wait_for("the end of the pods", CLUSTER_TIMEOUT, || {
@@ -111,19 +113,19 @@ impl Cluster {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
         let evicted = self.kubectl(&["create", "--raw", &path, "-f", "-"], &eviction);
         if evicted.is_none() {
-            self.reopen(node);
+            self.uncordon(node);
         }
         assert!(evicted.is_some(), "the pod {pod} cannot be evicted");
         Some(node.clone())
     }
 
-    fn reopen(&self, node: &str) {
+    fn uncordon(&self, node: &str) {
         let opened = self.kubectl(&["uncordon", node], &Value::Null);
         assert!(opened.is_some(), "the node {node} stays closed: run `kubectl uncordon {node}`");
     }
 
     /// Returns whether the account may drain nodes.
-    fn may_drain(&self) -> bool {
+    fn can_drain(&self) -> bool {
         let may = |words: &[&str]| self.kubectl(words, &Value::Null).is_some();
         self.scripted.is_some()
             || may(&["auth", "can-i", "patch", "nodes"])
@@ -132,7 +134,7 @@ impl Cluster {
 }
 
 /// A trial of some seconds that reports its number of seconds so far.
-const STEADY: &str = "for i in 1 2 3 4 5 6 7 8; do echo \"score=$i\"; sleep 1; done";
+const STEADY_TRIAL: &str = "for i in 1 2 3 4 5 6 7 8; do echo \"score=$i\"; sleep 1; done";
 
 /// Waits until the output of a manager has this text.
 fn wait_for_text(manager: &RunningProgram, text: &str) {
@@ -145,9 +147,11 @@ fn trials_wait_for_one_another_in_a_queue() {
     on_kinds(&QUEUED_KINDS, |cluster| {
         let queue = cluster.queue();
         let bed = TestBed::new();
-        let mut service = cluster.service(&json!([cluster.role("worker")]));
+        let mut service = cluster.service_section(&json!([cluster.role("worker")]));
         service["queue"] = json!(queue);
-        let search = cluster.one("echo \"score={{x}}\"; sleep 2", 2).with("trialConcurrency", 2);
+        let search = cluster
+            .single_role_search("echo \"score={{x}}\"; sleep 2", 2)
+            .with("trialConcurrency", 2);
         let search = cluster.run(&bed, &search.with("trainingService", service));
         search.expect_done(2, 0);
         assert!(search.stderr.contains("waits: "), "{}", search.stderr);
@@ -160,14 +164,14 @@ fn a_trial_that_is_preempted_runs_again_from_its_beginning() {
     on_kinds(&QUEUED_KINDS, |cluster| {
         let queue = cluster.queue();
         let bed = TestBed::new();
-        let mut service = cluster.service(&json!([cluster.role("worker")]));
+        let mut service = cluster.service_section(&json!([cluster.role("worker")]));
         service["queue"] = json!(queue);
-        let search = cluster.one(STEADY, 1).with("trainingService", service);
+        let search = cluster.single_role_search(STEADY_TRIAL, 1).with("trainingService", service);
         let manager = cluster.start(&bed, &search);
-        running(&bed);
+        wait_for_running_trial(&bed);
         cluster.preempt(&queue);
         wait_for_text(&manager, "its queue took the trial back");
-        cluster.release();
+        cluster.end_preemption();
         let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=8).map(Value::from).collect();
@@ -180,22 +184,23 @@ fn a_trial_that_is_preempted_runs_again_from_its_beginning() {
 #[ignore = "needs a cluster whose nodes the account may drain"]
 fn a_trial_on_a_drained_node_is_tried_again() {
     on_each_kind(|cluster| {
-        assert!(cluster.may_drain(), "the account may not drain nodes");
+        assert!(cluster.can_drain(), "the account may not drain nodes");
         let bed = TestBed::new();
-        let search = cluster.one(STEADY, 1).with("maxTrialRetries", 1);
+        let search = cluster.single_role_search(STEADY_TRIAL, 1).with("maxTrialRetries", 1);
         let manager = cluster.start(&bed, &search);
-        let id = running(&bed);
+        let id = wait_for_running_trial(&bed);
         let pod = cluster.running_pod(&id);
         let closed = cluster.drain(&pod);
         let tells = |text: &str| {
-            let output = about(&bed, &["trial", "why", "0"]).finish(CLUSTER_TIMEOUT).stdout;
+            let output =
+                start_on_data_folder(&bed, &["trial", "why", "0"]).finish(CLUSTER_TIMEOUT).stdout;
             let output = String::from_utf8_lossy(&output).into_owned();
             let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             output.contains(text).then_some(())
         };
         wait_for("another try", CLUSTER_TIMEOUT, || tells("it is tried again (1 of 1)"));
         if let Some(node) = closed {
-            cluster.reopen(&node);
+            cluster.uncordon(&node);
         }
         let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));
         search.expect_done(1, 0);

@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{cluster, command, run, search_in, section};
+use super::{run, run_command, search_with_service, service_section, start_cluster};
 
-const DENIED: &str =
+const DENIAL: &str =
     "admission webhook \"validate.kyverno.svc-fail\" denied the request: images need a digest";
 
 /// Returns a search of Jobs.
 fn search(bed: &TestBed, kube: &Kube, trials: u32) -> Search {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    search_in(bed, kube, "echo score=1", trials, section(bed, own, &json!({})))
+    search_with_service(bed, kube, "echo score=1", trials, service_section(bed, own, &json!({})))
 }
 
 #[test]
@@ -22,15 +22,15 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
     let invalid = "Job.batch \"x\" is invalid: spec.template.labels: Invalid value: \"x\": must be no more than 63 characters";
     for (code, message, advice) in [
         (400, field, "this cluster's version does not support that field"),
-        (403, DENIED, "a webhook of the cluster refuses the pod"),
-        (400, DENIED, "a webhook of the cluster refuses the pod"),
+        (403, DENIAL, "a webhook of the cluster refuses the pod"),
+        (400, DENIAL, "a webhook of the cluster refuses the pod"),
         (422, invalid, "the Job of a trial could not be created"),
     ] {
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         kube.fail_requests("TRY jobs", code, 1, message);
         let search = search(&bed, &kube, 1);
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for words in [message, advice] {
             assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
@@ -55,13 +55,13 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
         let own = json!({"platform": platform});
         for is_known in [true, false] {
             let bed = TestBed::new();
-            let kube = cluster(&bed);
+            let kube = start_cluster(&bed);
             if !is_known {
                 kube.fail_requests(&format!("TRY {plural}"), 400, 1, refusal);
             }
-            let section = section(&bed, own.clone(), &template);
-            let search = search_in(&bed, &kube, "echo score=1", 1, section);
-            let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+            let section = service_section(&bed, own.clone(), &template);
+            let search = search_with_service(&bed, &kube, "echo score=1", 1, section);
+            let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
             kube.wait_until_empty();
             if !is_known {
                 assert_eq!(finished.code, Some(2), "{platform}: {}", finished.stderr);
@@ -89,14 +89,20 @@ fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
     let job = json!({"platform": "kubernetes", "dockerImage": "any"});
     for (own, plural, kept) in [(job, "jobs", 0), (train_job, "trainjobs", 0)] {
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         kube.set_policy(move |kind, object| {
             if kind == plural && is_trial(object) {
                 object["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
             }
         });
-        let search = search_in(&bed, &kube, "echo score=1", 1, section(&bed, own, &json!({})));
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let search = search_with_service(
+            &bed,
+            &kube,
+            "echo score=1",
+            1,
+            service_section(&bed, own, &json!({})),
+        );
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{plural}: {}", finished.stderr);
         for words in [
             "so that no trial could run: `managedBy: kueue.x-k8s.io/multikueue`",
@@ -115,7 +121,7 @@ fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
 #[test]
 fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_waited_for() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     kube.set_policy(|kind, object| {
         if kind == "jobs" && is_trial(object) {
             object["spec"]["suspend"] = json!(true);
@@ -134,8 +140,8 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     };
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(told.contains("the image `mirror/any` instead of `any`"), "{told} {}", doctor.stderr);
-    let running = bed.start(&mut command(&bed, &search));
-    wait_for_words(&running, "it is suspended, but not by the manager");
+    let running = bed.start(&mut run_command(&bed, &search));
+    wait_for_stderr(&running, "it is suspended, but not by the manager");
     for words in [
         "objects of trials: `suspend: true` without a queue: trials wait",
         "objects of trials: `ttlSecondsAfterFinished: 600`: the cluster deletes it",
@@ -167,7 +173,7 @@ fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
         ),
     ] {
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         kube.fail_requests("TRY jobs", code, 1, message);
         run(&bed, &search(&bed, &kube, 1)).expect_done(1, 0);
         kube.wait_until_empty();
@@ -181,7 +187,7 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
         "admission webhook \"validate.kyverno.svc-fail\" denied the request: image `none` is not allowed",
     ] {
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         kube.fail_requests("POST jobs", 403, 1, message);
         let outcome = run(&bed, &search(&bed, &kube, 1));
         outcome.expect_done(1, 0);
@@ -195,14 +201,14 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
 #[test]
 fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let search = search(&bed, &kube, 2);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the test of the controller", WAIT_TIMEOUT, || {
                 (!kube.created_objects("jobs").is_empty()).then_some(())
             });
-            kube.fail_requests("POST jobs", 403, 1, DENIED);
+            kube.fail_requests("POST jobs", 403, 1, DENIAL);
         });
         run(&bed, &search)
     });
@@ -212,19 +218,19 @@ fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
         "{}",
         outcome.stderr
     );
-    assert!(outcome.stderr.contains(DENIED), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(DENIAL), "{}", outcome.stderr);
     kube.wait_until_empty();
 }
 
 #[test]
 fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
     kube.fail_requests("TRY jobs", 500, 6, away);
     // The test of the controller is skipped, and the first trial's submission fails twice.
     kube.fail_requests("POST jobs", 500, 2, away);
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
+    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, 1)));
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     for words in ["trials wait until the webhook answers", "waits: the cluster at "] {
@@ -239,15 +245,16 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     let line = "echo score=$TRIALKEEPER_WORLD_SIZE";
     let begun = ["kubernetes", "trainer"].map(|platform| {
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         kube.set_pod_quota(1);
         let own = json!({"platform": platform, "dockerImage": "any", "taskNumber": 2});
-        let search = search_in(&bed, &kube, line, 1, section(&bed, own, &json!({})));
-        let running = bed.start(&mut command(&bed, &search));
+        let search =
+            search_with_service(&bed, &kube, line, 1, service_section(&bed, own, &json!({})));
+        let running = bed.start(&mut run_command(&bed, &search));
         (bed, kube, running)
     });
     for (_bed, kube, running) in begun {
-        wait_for_words(&running, "cannot create its pod: Error creating: pods \"");
+        wait_for_stderr(&running, "cannot create its pod: Error creating: pods \"");
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
@@ -263,9 +270,9 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
 fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
     let denial = "Error creating: pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": restricted volume types";
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     kube.set_pod_quota(0);
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
+    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, 1)));
     let job =
         wait_for("the trial's Job", WAIT_TIMEOUT, || kube.list("jobs").into_iter().find(is_trial));
     for (name, second) in [("first", 1), ("second", 2)] {
@@ -289,24 +296,24 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
 fn start_first(bed: &TestBed, kube: &Kube) -> RunningProgram {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
-    let search = search_in(bed, kube, line, 2, section(bed, own, &json!({})));
-    let running = bed.start(&mut command(bed, &search));
+    let search = search_with_service(bed, kube, line, 2, service_section(bed, own, &json!({})));
+    let running = bed.start(&mut run_command(bed, &search));
     wait_for("the first trial", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running
 }
 
-fn wait_for_words(running: &RunningProgram, words: &str) {
+fn wait_for_stderr(running: &RunningProgram, words: &str) {
     wait_for(words, WAIT_TIMEOUT, || running.stderr().contains(words).then_some(()));
 }
 
 #[test]
 fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let running = start_first(&bed, &kube);
     kube.remove_kind("jobs");
     bed.write("go", "");
-    wait_for_words(&running, "does not serve Jobs: it does not serve batch/v1");
+    wait_for_stderr(&running, "does not serve Jobs: it does not serve batch/v1");
     kube.restore_kind("jobs");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     kube.wait_until_empty();
@@ -315,7 +322,7 @@ fn a_removed_kind_is_waited_for_and_no_trial_fails() {
 #[test]
 fn a_recreated_namespace_gets_the_shared_secret_again() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let running = start_first(&bed, &kube);
     let missing = "namespaces \"lab\" not found";
     kube.fail_requests("POST secrets", 404, 1, missing);
@@ -324,7 +331,7 @@ fn a_recreated_namespace_gets_the_shared_secret_again() {
     let name = secret["metadata"]["name"].as_str().expect("a Secret has a name");
     kube.delete_object("secrets", name);
     bed.write("go", "");
-    wait_for_words(&running, missing);
+    wait_for_stderr(&running, missing);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     assert_eq!(kube.created_objects("secrets").into_iter().filter(shared).count(), 2);
     kube.wait_until_empty();

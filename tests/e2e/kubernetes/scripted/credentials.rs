@@ -4,7 +4,7 @@ use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube, TlsProxy};
 use trialkeeper_tests::{Gate, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{TRIAL, command, search};
+use super::{TRIAL, run_command, search};
 
 #[test]
 fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
@@ -84,7 +84,7 @@ fn a_token_renewed_in_the_kubeconfig_is_used() {
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3);
-    let manager = bed.start(&mut command(&bed, &search));
+    let manager = bed.start(&mut run_command(&bed, &search));
     wait_for("the first trial", WAIT_TIMEOUT, || {
         (kube.created_objects("frameworks").len() == 2).then_some(())
     });
@@ -112,7 +112,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
         // The manager repeats a refused request, since the namespace may be new.
         kube.fail_requests("POST pods", code, if code == 403 { 2 } else { 1 }, message);
         let search = search(&bed, &kube, TRIAL, 1);
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
         if ends == Some(2) {
             let refusal = "a pod of the role `worker` could not be created: ";
@@ -131,7 +131,7 @@ fn long_lists_and_expired_versions_are_read() {
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
-    let manager = bed.start(&mut command(&bed, &search));
+    let manager = bed.start(&mut run_command(&bed, &search));
     wait_for("all trials", WAIT_TIMEOUT, || {
         (kube.created_objects("frameworks").len() == 4).then_some(())
     });

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{command, run, search_in, section};
+use super::{run, run_command, search_with_service, service_section};
 
 /// The time that a manager needs at most for the end of a trial whose agents have reported, and for its own end. It is
 /// shorter than the time after which the manager reads ends from pods.
-const EARLY: Duration = Duration::from_secs(50);
+const EARLY_END_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Starts a cluster that serves every kind.
-fn cluster(bed: &TestBed) -> Kube {
+fn start_cluster(bed: &TestBed) -> Kube {
     Kube::start(bed.folder(), |_| Behavior::Processes)
 }
 
@@ -41,18 +41,18 @@ fn sections(bed: &TestBed, main: &str, other: &str) -> Vec<(&'static str, Value)
                 "master": replica(main), "worker": replica(other)}),
         ),
     ];
-    table.into_iter().map(|(kind, own)| (kind, section(bed, own, &json!({})))).collect()
+    table.into_iter().map(|(kind, own)| (kind, service_section(bed, own, &json!({})))).collect()
 }
 
 /// Returns the sections of the kinds whose pods all run the same command.
 fn uniform_sections(bed: &TestBed) -> Vec<(&'static str, Value)> {
     let of = |platform: &str| json!({"platform": platform, "dockerImage": "any", "taskNumber": 2});
     let table = [("Job", of("kubernetes")), ("TrainJob", of("trainer"))];
-    table.into_iter().map(|(kind, own)| (kind, section(bed, own, &json!({})))).collect()
+    table.into_iter().map(|(kind, own)| (kind, service_section(bed, own, &json!({})))).collect()
 }
 
 /// A command that runs until the test permits its end.
-const UNTIL_GO: &str =
+const WAIT_FOR_GO: &str =
     "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
 
 /// Runs a search of one trial whose controller dies once both pods run. Returns its outcome, and the time from then on.
@@ -62,7 +62,8 @@ fn search_without_controller(
     line: &str,
     section: Value,
 ) -> (Outcome, Duration) {
-    let running = bed.start(&mut command(bed, &search_in(bed, kube, line, 1, section)));
+    let running =
+        bed.start(&mut run_command(bed, &search_with_service(bed, kube, line, 1, section)));
     wait_for("the pods to run", WAIT_TIMEOUT, || {
         (bed.read("up").lines().count() == 2).then_some(())
     });
@@ -74,7 +75,7 @@ fn search_without_controller(
 }
 
 /// Runs `check` for every section, at the same time.
-fn for_each(
+fn check_each_section(
     sections: impl Fn(&TestBed) -> Vec<(&'static str, Value)> + Sync,
     check: impl Fn(&'static str, &TestBed, &Kube, Value) + Sync,
 ) {
@@ -84,7 +85,7 @@ fn for_each(
             let (sections, check) = (&sections, &check);
             scope.spawn(move || {
                 let bed = TestBed::new();
-                let kube = cluster(&bed);
+                let kube = start_cluster(&bed);
                 let (kind, section) = sections(&bed).swap_remove(at);
                 check(kind, &bed, &kube, section);
                 bed.wait_until_empty();
@@ -97,15 +98,15 @@ fn for_each(
 #[test]
 fn the_verdicts_of_all_pods_end_a_trial_whose_controller_is_dead() {
     let all = |bed: &TestBed| {
-        let mut all = sections(bed, UNTIL_GO, UNTIL_GO);
+        let mut all = sections(bed, WAIT_FOR_GO, WAIT_FOR_GO);
         all.extend(uniform_sections(bed));
         all
     };
-    for_each(all, |kind, bed, kube, section| {
-        let (outcome, time) = search_without_controller(bed, kube, UNTIL_GO, section);
+    check_each_section(all, |kind, bed, kube, section| {
+        let (outcome, time) = search_without_controller(bed, kube, WAIT_FOR_GO, section);
         outcome.expect_done(1, 0);
         assert_eq!(outcome.trial(0).final_result, json!(1), "{kind}");
-        assert!(time < EARLY, "{kind}: {time:?}");
+        assert!(time < EARLY_END_TIMEOUT, "{kind}: {time:?}");
     });
 }
 
@@ -120,7 +121,7 @@ fn the_failure_of_one_pod_ends_a_trial_whose_controller_is_dead() {
         all.retain(|(kind, _)| *kind != "Framework");
         all
     };
-    for_each(all, |kind, bed, kube, section| {
+    check_each_section(all, |kind, bed, kube, section| {
         let (outcome, _) = search_without_controller(bed, kube, "unused", section);
         outcome.expect_done(0, 1);
         let other = if kind == "PyTorchJob" { "worker 0: " } else { "ps 0: " };
@@ -136,10 +137,10 @@ fn no_more_commands_run_than_trials_may() {
                  echo begin-$NNI_TRIAL_SEQ_ID >>\"$TEST_BED/log\"; while :; do sleep 0.05; done";
     for hand_over in ["verdict", "object"] {
         let all = |bed: &TestBed| sections(bed, main, other);
-        for_each(all, |kind, bed, kube, mut section| {
+        check_each_section(all, |kind, bed, kube, mut section| {
             section["handOver"] = Value::from(hand_over);
             bed.write("log", "");
-            let outcome = run(bed, &search_in(bed, kube, "unused", 3, section));
+            let outcome = run(bed, &search_with_service(bed, kube, "unused", 3, section));
             outcome.expect_done(3, 0);
             let log = bed.read("log");
             let log: Vec<&str> = log.lines().collect();

@@ -6,32 +6,32 @@ use trialkeeper_tests::{
     FinishedProgram, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for,
 };
 
-use super::{command, search, search_in, section};
+use super::{run_command, search, search_with_service, service_section};
 
 /// A trial whose first run waits to be deleted. Its second run reports and succeeds.
-const TWICE: &str = r#"
+const RETRIED_TRIAL: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 [ $n = 2 ] || exec sleep 600
 echo "score=$n""#;
 
 /// Starts a search. Returns the manager and the name of the pod, once the first trial runs.
 fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (RunningProgram, String) {
-    let search = search(bed, kube, TWICE, 1).with("maxTrialRetries", retries);
-    let manager = bed.start(&mut command(bed, &search));
+    let search = search(bed, kube, RETRIED_TRIAL, 1).with("maxTrialRetries", retries);
+    let manager = bed.start(&mut run_command(bed, &search));
     wait_for("the trial to run", WAIT_TIMEOUT, || (bed.read("tries") == "1\n").then_some(()));
     let pod = kube.list("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
     (manager, pod)
 }
 
-fn trial(bed: &TestBed, words: &[&str]) -> FinishedProgram {
+fn run_trial_command(bed: &TestBed, words: &[&str]) -> FinishedProgram {
     let mut command = bed.manager_command();
     command.arg("trial").args(words).arg("--data-dir").arg(bed.data_folder());
     bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
 /// Returns the output of `trial why` without line breaks.
-pub(super) fn why(bed: &TestBed) -> String {
-    let explanation = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
+pub(super) fn trial_why(bed: &TestBed) -> String {
+    let explanation = String::from_utf8(run_trial_command(bed, &["why", "0"]).stdout).unwrap();
     explanation.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -50,12 +50,12 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     assert!(search.stderr.contains(&message), "{}", search.stderr);
     kube.wait_until_empty();
 
-    let explanation = self::why(&bed);
+    let explanation = trial_why(&bed);
     let platform = format!("platform PreemptionByScheduler: {words}");
     for part in ["cause preempted", "class transient", &platform] {
         assert!(explanation.contains(part), "{part:?} is not in {explanation}");
     }
-    let found = trial(&bed, &["ls", "--cause", "preempted", "--output", "json"]);
+    let found = run_trial_command(&bed, &["ls", "--cause", "preempted", "--output", "json"]);
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
     let found = found.get("trials").unwrap_or(&found);
     assert_eq!(found[0]["message"], json!(why), "{found}");
@@ -80,7 +80,7 @@ fn disrupted_and_deleted_trials_are_tried_again() {
         } else {
             "the trial's pod was deleted, but not by the manager"
         };
-        let explanation = why(&bed);
+        let explanation = trial_why(&bed);
         assert!(
             explanation.contains(cause) && explanation.contains("it is tried again (1 of 1)"),
             "{explanation}"
@@ -109,7 +109,7 @@ fn a_deleted_framework_ends_its_pods() {
 
 /// A trial of two pods. The first pod fails when it loses the second one, which ends after the first one's agent. The next
 /// attempt succeeds.
-const PEERS: &str = r#"
+const PEER_TRIAL: &str = r#"
 cd "$TEST_BED"
 [ ! -e again ] || { echo score=1; exit 0; }
 if [ "$TRIALKEEPER_ROLE_INDEX" = 1 ]; then
@@ -130,9 +130,10 @@ fn a_pod_that_fails_because_its_peer_was_deleted_does_not_fail_the_trial() {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let own = json!({"platform": "kubernetes", "dockerImage": "any", "taskNumber": 2});
-        let section = section(&bed, own, &json!({"handOver": hand_over}));
-        let search = search_in(&bed, &kube, PEERS, 1, section).with("maxTrialRetries", 1);
-        let manager = bed.start(&mut command(&bed, &search));
+        let section = service_section(&bed, own, &json!({"handOver": hand_over}));
+        let search =
+            search_with_service(&bed, &kube, PEER_TRIAL, 1, section).with("maxTrialRetries", 1);
+        let manager = bed.start(&mut run_command(&bed, &search));
         wait_for("both pods to run", WAIT_TIMEOUT, || bed.path("up").exists().then_some(()));
         let pods = kube.list("pods").into_iter();
         let mut names = pods.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()));
@@ -140,7 +141,7 @@ fn a_pod_that_fails_because_its_peer_was_deleted_does_not_fail_the_trial() {
         kube.delete_object("pods", &second);
         let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(1, 0);
-        let explanation = why(&bed);
+        let explanation = trial_why(&bed);
         let lost = format!("its pod {second} was deleted, but not by the manager, and another pod");
         for part in [lost.as_str(), "it is tried again (1 of 1)"] {
             assert!(explanation.contains(part), "{part:?} is not in {explanation}");

@@ -4,11 +4,11 @@ use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{TestBed, WAIT_TIMEOUT};
 
-use super::{run, search, service};
+use super::{framework_section, run, search};
 
 /// A trial that needs a file of the code, records its rank and its peers, and waits until all pods have done
 /// so.
-const TRAIN: &str = r#"#!/bin/sh
+const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 value=$(cat value) || exit 3
 echo "$TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE $FB_WORKER_ADDRESSES $FB_PS_ADDRESSES" >>"$1"
 until [ "$(wc -l <"$1")" -ge 3 ]; do sleep 0.05; done
@@ -19,7 +19,7 @@ echo "score=$value"
 fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
-    bed.write_script("code/train.sh", TRAIN);
+    bed.write_script("code/train.sh", TRAIN_SCRIPT);
     bed.write("code/value", "0.25");
     let seen = bed.path("seen");
     let line = format!("./train.sh '{}'", seen.display());
@@ -30,7 +30,8 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
             {"name": "ps", "taskNumber": 1, "dockerImage": "any"},
         ],
     });
-    let search = search(&bed, &kube, &line, 1).with("trainingService", service(&bed, &changes));
+    let search =
+        search(&bed, &kube, &line, 1).with("trainingService", framework_section(&bed, &changes));
     let outcome = run(&bed, &search);
     outcome.expect_done(1, 0);
     let trial = outcome.trial(0);
@@ -45,9 +46,10 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     kube.wait_until_empty();
 }
 
-fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
+fn run_doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String, String) {
     let search = search(bed, kube, "echo score=1", 5);
-    let search = search.with("trainingService", service(bed, &json!({"storage": "http"})));
+    let search =
+        search.with("trainingService", framework_section(bed, &json!({"storage": "http"})));
     let mut command = bed.manager_command();
     command.arg("doctor").arg(search.write(bed)).args(["--host", "127.0.0.1", "--port", "0"]);
     let finished = bed.start(command.args(options)).finish(WAIT_TIMEOUT);
@@ -59,7 +61,7 @@ fn the_doctor_s_probe_runs_like_a_trial_and_leaves_no_object() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     bed.write("code/train.py", "print(1)\n");
-    let (code, stdout, stderr) = doctor(&bed, &kube, &["--probe"]);
+    let (code, stdout, stderr) = run_doctor(&bed, &kube, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     for part in
         ["ok    code   ", ": 1 entries, ", "ok    place  it responds", "ok    probe  a trial ran"]
@@ -84,7 +86,7 @@ fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     });
     let search = search(&bed, &kube, &line, 3)
         .with("trialConcurrency", 1)
-        .with("trainingService", service(&bed, &changes));
+        .with("trainingService", framework_section(&bed, &changes));
     run(&bed, &search).expect_done(3, 0);
     let seen = bed.read("seen");
     let lines: Vec<&str> = seen.lines().collect();

@@ -4,18 +4,21 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
+use super::{
+    ENDLESS_TRIAL, interrupt_running_search, run, run_command, search_with_service,
+    service_section, start_cluster,
+};
 
 /// Returns a search whose trials are Jobs.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    search_in(bed, kube, line, trials, section(bed, own, changes))
+    search_with_service(bed, kube, line, trials, service_section(bed, own, changes))
 }
 
 #[test]
 fn a_search_runs_as_jobs_without_any_operator() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     kube.remove_framework_kind();
     let line = r#"x='{{x}}'; echo "score=$x""#;
     let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
@@ -37,7 +40,7 @@ fn a_search_runs_as_jobs_without_any_operator() {
 #[test]
 fn a_failing_job_has_the_trial_s_exit_code_and_output() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
     let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
     outcome.expect_done(0, 1);
@@ -55,7 +58,7 @@ fn a_failing_job_has_the_trial_s_exit_code_and_output() {
 #[test]
 fn the_pods_of_a_job_find_one_another_and_the_first_one_reports() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
     let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({"taskNumber": 3})));
     outcome.expect_done(1, 0);
@@ -70,20 +73,20 @@ fn the_pods_of_a_job_find_one_another_and_the_first_one_reports() {
 #[test]
 fn a_killed_trial_ends_its_job_and_its_pods() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let search = search(&bed, &kube, ENDLESS, 1, &json!({}));
-    interrupt_once_up(&bed, &kube, &search, 1);
+    let kube = start_cluster(&bed);
+    let search = search(&bed, &kube, ENDLESS_TRIAL, 1, &json!({}));
+    interrupt_running_search(&bed, &kube, &search, 1);
 }
 
 /// Suspends or resumes a queued Job, as Kueue does.
-fn suspend(kube: &Kube, suspend: bool) {
-    let job = queued(kube).expect("the Job exists");
+fn set_suspended(kube: &Kube, suspend: bool) {
+    let job = queued_job(kube).expect("the Job exists");
     let name = job["metadata"]["name"].as_str().expect("a Job has a name");
     kube.change_object("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
 }
 
 /// Returns the trial's Job, and not the one that tests the controller.
-fn queued(kube: &Kube) -> Option<Value> {
+fn queued_job(kube: &Kube) -> Option<Value> {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
     kube.list("jobs").into_iter().find(|job| job.pointer(label).is_some())
 }
@@ -91,14 +94,14 @@ fn queued(kube: &Kube) -> Option<Value> {
 #[test]
 fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
                 until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
     kube.create_queue("team");
     kube.create_object("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
-    let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
+    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    let job = wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team");
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
@@ -121,11 +124,11 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
             (bed.read("up").lines().count() == times).then_some(())
         });
     };
-    suspend(&kube, false);
+    set_suspended(&kube, false);
     runs(1);
-    suspend(&kube, true);
+    set_suspended(&kube, true);
     wait_for("the end of the pod", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
-    suspend(&kube, false);
+    set_suspended(&kube, false);
     runs(2);
     bed.write("go", "");
     let outcome = trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT));
@@ -141,8 +144,8 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
 #[test]
 fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
+    let kube = start_cluster(&bed);
+    let mut given = crate::kubernetes::deploy::manager_rights();
     let of_jobs = |right: &String| {
         // The positions in a queue are optional, and read only while trials wait.
         let others = [
@@ -160,13 +163,13 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
     kube.create_queue("team");
     let queue = json!({"queue": "team"});
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
-    wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
-    suspend(&kube, false);
+    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
+    set_suspended(&kube, false);
     wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     let trial = wait_for("the trial's id", WAIT_TIMEOUT, || {
         let label = "/metadata/labels/trialkeeper~1trial";
-        Some(queued(&kube)?.pointer(label)?.as_str()?.to_owned())
+        Some(queued_job(&kube)?.pointer(label)?.as_str()?.to_owned())
     });
     // A stopped trial's Job is deleted at once, and the other objects at the end of the search.
     let mut kill = bed.manager_command();
@@ -188,12 +191,12 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
 #[test]
 fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let mut rights = crate::kubernetes::deploy::rights_of_the_manager();
+    let kube = start_cluster(&bed);
+    let mut rights = crate::kubernetes::deploy::manager_rights();
     rights.retain(|right| !right.starts_with("kueue"));
     kube.limit_rights(rights);
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
-    let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+    let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
     let message = "lacks these rights in the namespace `lab`: list, watch workloads";
     assert!(finished.stderr.contains(message), "{}", finished.stderr);
@@ -203,10 +206,10 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
 #[test]
 fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let refused = |changes: &Value, message: &str| {
         let finished = bed
-            .start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes)))
+            .start(&mut run_command(&bed, &search(&bed, &kube, "true", 1, changes)))
             .finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         assert!(finished.stderr.contains(message), "{}", finished.stderr);
@@ -227,13 +230,14 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
 #[test]
 fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     kube.remove_kind("kueue.x-k8s.io/v1beta2");
     kube.create_queue("team");
     kube.change_object("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
     let queue = json!({"queue": "team"});
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
-    let job = wait_for("the Job", WAIT_TIMEOUT, || queued(&kube));
+    let running =
+        bed.start(&mut run_command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
+    let job = wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
     assert!(running.stderr().contains(warning), "{}", running.stderr());
     kube.create_object(
@@ -248,6 +252,6 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     wait_for("the queue's message", WAIT_TIMEOUT, || {
         running.stderr().contains(words).then_some(())
     });
-    suspend(&kube, false);
+    set_suspended(&kube, false);
     trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }

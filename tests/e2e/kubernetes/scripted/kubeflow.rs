@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
+use super::{
+    ENDLESS_TRIAL, interrupt_running_search, run, run_command, search_with_service, service_section,
+};
 
 /// Returns a search whose trials are `TFJob`s of one worker. `changes` apply to the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
@@ -16,14 +18,14 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
         "apiVersion": "v1",
         "worker": {"replicas": 1, "dockerImage": "any"},
     });
-    search_in(bed, kube, line, trials, section(bed, own, changes))
+    search_with_service(bed, kube, line, trials, service_section(bed, own, changes))
 }
 
-fn cluster(bed: &TestBed) -> Kube {
-    cluster_with(bed, Behavior::Processes)
+fn start_cluster(bed: &TestBed) -> Kube {
+    start_cluster_with(bed, Behavior::Processes)
 }
 
-fn cluster_with(bed: &TestBed, play: Behavior) -> Kube {
+fn start_cluster_with(bed: &TestBed, play: Behavior) -> Kube {
     let kube = Kube::start(bed.folder(), move |_| play.clone());
     kube.remove_framework_kind();
     kube
@@ -32,7 +34,7 @@ fn cluster_with(bed: &TestBed, play: Behavior) -> Kube {
 #[test]
 fn nni_s_own_file_runs_unchanged() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
     let file = std::fs::read_to_string(path).expect("the fixture can be read");
@@ -65,7 +67,7 @@ fn nni_s_own_file_runs_unchanged() {
 #[test]
 fn a_failing_worker_fails_its_trial_with_its_exit_code_and_output() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
     let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
     outcome.expect_done(0, 1);
@@ -77,7 +79,7 @@ fn a_failing_worker_fails_its_trial_with_its_exit_code_and_output() {
 #[test]
 fn the_pods_of_a_pytorchjob_find_one_another_and_the_master_reports() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo $TRIALKEEPER_ROLE:$TRIALKEEPER_ROLE_INDEX/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
     let roles = json!({
         "operator": "pytorch-operator",
@@ -97,7 +99,7 @@ fn the_pods_of_a_pytorchjob_find_one_another_and_the_master_reports() {
 #[test]
 fn a_parameter_server_ends_with_its_trial() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let roles = json!({
         "worker": {"replicas": 1, "dockerImage": "any", "command": "echo score=0.5"},
         "ps": {"replicas": 1, "dockerImage": "any", "command": "exec sleep 600"},
@@ -112,7 +114,7 @@ fn a_parameter_server_ends_with_its_trial() {
 fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
     for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
         let bed = TestBed::new();
-        let kube = cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
+        let kube = start_cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
         let roles = json!({
             "operator": "pytorch-operator",
             "master": {"replicas": 1, "dockerImage": "any", "command": master},
@@ -142,7 +144,7 @@ fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
 #[test]
 fn a_job_with_missing_and_reordered_conditions_runs_to_its_end() {
     let bed = TestBed::new();
-    let kube = cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
+    let kube = start_cluster_with(&bed, Behavior::ProcessesWithRacedStatus);
     let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
     let outcome = run(&bed, &search(&bed, &kube, line, 3, &json!({})));
     outcome.expect_done(2, 1);
@@ -157,10 +159,10 @@ fn a_job_with_missing_and_reordered_conditions_runs_to_its_end() {
 #[test]
 fn an_evicted_trial_is_tried_again() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let search = search(&bed, &kube, line, 1, &json!({})).with("maxTrialRetries", 1);
-    let running = bed.start(&mut command(&bed, &search));
+    let running = bed.start(&mut run_command(&bed, &search));
     let runs = |times: usize| {
         wait_for("the trial to run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
@@ -186,23 +188,23 @@ fn an_evicted_trial_is_tried_again() {
 #[test]
 fn a_killed_trial_ends_its_job_and_its_pods() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let search = search(&bed, &kube, ENDLESS, 1, &json!({}));
-    interrupt_once_up(&bed, &kube, &search, 1);
+    let kube = start_cluster(&bed);
+    let search = search(&bed, &kube, ENDLESS_TRIAL, 1, &json!({}));
+    interrupt_running_search(&bed, &kube, &search, 1);
 }
 
 #[test]
 fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
+    let kube = start_cluster(&bed);
+    let mut given = crate::kubernetes::deploy::manager_rights();
     let of_tfjobs =
         |right: &String| right.starts_with('/') || right.starts_with("kubeflow.org/tfjobs ");
     given.retain(of_tfjobs);
     given.sort();
     kube.limit_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
     wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running.signal(nix::sys::signal::Signal::SIGINT);
     assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(130));
@@ -222,7 +224,7 @@ fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
 #[test]
 fn the_operator_s_own_role_suffices_to_delete_jobs() {
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     kube.remove_right("deletecollection tfjobs");
     run(&bed, &search(&bed, &kube, "echo score=1", 2, &json!({}))).expect_done(2, 0);
     kube.wait_until_empty();
@@ -230,9 +232,9 @@ fn the_operator_s_own_role_suffices_to_delete_jobs() {
 
 #[test]
 fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
-    type Break = fn(&Kube);
+    type BreakCluster = fn(&Kube);
     #[rustfmt::skip]
-    let table: [(&str, Break, &[&str]); 3] = [
+    let table: [(&str, BreakCluster, &[&str]); 3] = [
         ("no such kind", |kube| kube.remove_kind("tfjobs"),
             &["does not serve TFJobs", "training operator (version 1) is not installed", "kubectl apply", "`platform: kubernetes`, which needs no operator"]),
         ("missing rights", |kube| kube.remove_right("create tfjobs"),
@@ -243,10 +245,10 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     for (case, change, words) in table {
         println!("{case}");
         let bed = TestBed::new();
-        let kube = cluster(&bed);
+        let kube = start_cluster(&bed);
         change(&kube);
         let search = search(&bed, &kube, "true", 1, &json!({}));
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         for word in words {
             assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);

@@ -6,14 +6,21 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::deleted_pods::why;
-use super::{cluster, command, search_in, section};
+use super::deleted_pods::trial_why;
+use super::{run_command, search_with_service, service_section, start_cluster};
 
 /// Starts a search with one trial, which runs as a Job.
-fn start(bed: &TestBed, kube: &Kube, line: &str, retries: u32, changes: &Value) -> RunningProgram {
+fn start_job_search(
+    bed: &TestBed,
+    kube: &Kube,
+    line: &str,
+    retries: u32,
+    changes: &Value,
+) -> RunningProgram {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    let search: Search = search_in(bed, kube, line, 1, section(bed, own, changes));
-    bed.start(&mut command(bed, &search.with("maxTrialRetries", retries)))
+    let search: Search =
+        search_with_service(bed, kube, line, 1, service_section(bed, own, changes));
+    bed.start(&mut run_command(bed, &search.with("maxTrialRetries", retries)))
 }
 
 /// Waits until a file in the bed exists.
@@ -29,8 +36,8 @@ touch "$TEST_BED/up"
 until [ -e "$TEST_BED/go" ]; do sleep 0.1; done
 echo score=1"#;
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let running = start(&bed, &kube, line, 0, &json!({"startUpDeadline": "2s"}));
+    let kube = start_cluster(&bed);
+    let running = start_job_search(&bed, &kube, line, 0, &json!({"startUpDeadline": "2s"}));
     // The first Job tests the controller.
     wait_for("the trial's Job", WAIT_TIMEOUT, || {
         (kube.created_objects("jobs").len() > 1).then_some(())
@@ -54,8 +61,8 @@ trap 'sleep 1; echo over >>"$TEST_BED/log"; exit 1' TERM
 touch "$TEST_BED/first"
 while :; do sleep 0.1; done"#;
     let bed = TestBed::new();
-    let kube = cluster(&bed);
-    let running = start(&bed, &kube, line, 1, &json!({}));
+    let kube = start_cluster(&bed);
+    let running = start_job_search(&bed, &kube, line, 1, &json!({}));
     wait_for_file(&bed, "first");
     let jobs = kube.list("jobs").into_iter();
     let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
@@ -64,7 +71,7 @@ while :; do sleep 0.1; done"#;
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);
-    let explanation = why(&bed);
+    let explanation = trial_why(&bed);
     assert!(explanation.contains("its Job was deleted, but not by the manager"), "{explanation}");
     kube.wait_until_empty();
 }

@@ -11,22 +11,22 @@ use trialkeeper_tests::{TestBed, WAIT_TIMEOUT};
 use super::{TRIAL, search};
 
 /// A name that only the proxy can resolve.
-const NAME: &str = "cluster.invalid";
+const PROXIED_HOST: &str = "cluster.invalid";
 
 /// Starts a SOCKS 5 and HTTP proxy that connects to one address. It ends with the test's process.
-fn proxy(to: SocketAddr) -> SocketAddr {
+fn start_proxy(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // Ignored: a client may disconnect.
-            thread::spawn(move || pass(stream, to).ok());
+            thread::spawn(move || forward_connection(stream, to).ok());
         }
     });
     address
 }
 
-fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
+fn forward_connection(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
     let mut answer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     if reader.fill_buf()?.first() == Some(&5) {
@@ -40,12 +40,12 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
         assert_eq!(request[..4], [5, 1, 0, 3]);
         let mut name = vec![0; usize::from(request[4]) + 2];
         reader.read_exact(&mut name)?;
-        assert!(name.starts_with(NAME.as_bytes()));
+        assert!(name.starts_with(PROXIED_HOST.as_bytes()));
         answer.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])?;
     } else {
         let mut head = String::new();
         reader.read_line(&mut head)?;
-        assert!(head.starts_with(&format!("CONNECT {NAME}:")), "{head}");
+        assert!(head.starts_with(&format!("CONNECT {PROXIED_HOST}:")), "{head}");
         while !head.trim().is_empty() {
             head.clear();
             reader.read_line(&mut head)?;
@@ -63,12 +63,12 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
 fn a_cluster_behind_a_proxy_is_reached() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
-    let proxy = proxy(kube.address());
+    let proxy = start_proxy(kube.address());
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     let direct = bed.read("kubeconfig");
     let server = format!("server: 'http://{}'", kube.address());
     for scheme in ["http", "socks5"] {
-        let way = format!("server: 'http://{NAME}', proxy-url: '{scheme}://{proxy}'");
+        let way = format!("server: 'http://{PROXIED_HOST}', proxy-url: '{scheme}://{proxy}'");
         bed.write("kubeconfig", &direct.replace(&server, &way));
         assert_ne!(bed.read("kubeconfig"), direct);
         let mut doctor = bed.manager_command();

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{run, search, service};
+use super::{framework_section, run, search};
 
 /// Chooses the recording by the trial's number.
-fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Behavior + Send + Sync {
+fn replay_by_trial(cases: &'static [&'static str]) -> impl Fn(&Value) -> Behavior + Send + Sync {
     move |framework| {
         let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
         let env = env.and_then(Value::as_array).unwrap();
@@ -46,7 +46,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
         names
     };
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), play(&NAMES));
+    let kube = Kube::start(bed.folder(), replay_by_trial(&NAMES));
     let search = search(&bed, &kube, "true", 9).with("trialConcurrency", 9);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -85,7 +85,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
 #[test]
 fn a_pod_killed_for_memory_has_the_cause_oom_kernel() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), play(&["oom", "fail5", "oomchild"]));
+    let kube = Kube::start(bed.folder(), replay_by_trial(&["oom", "fail5", "oomchild"]));
     let outcome = run(&bed, &search(&bed, &kube, "true", 3));
     outcome.expect_done(0, 3);
     let mut ls = bed.manager_command();
@@ -101,10 +101,11 @@ fn a_pod_killed_for_memory_has_the_cause_oom_kernel() {
 #[test]
 fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), play(&["toobig", "badimage", "fake-gpu-too-many"]));
+    let kube =
+        Kube::start(bed.folder(), replay_by_trial(&["toobig", "badimage", "fake-gpu-too-many"]));
     let search = search(&bed, &kube, "true", 3)
         .with("trialConcurrency", 3)
-        .with("trainingService", service(&bed, &json!({"startUpDeadline": "4s"})));
+        .with("trainingService", framework_section(&bed, &json!({"startUpDeadline": "4s"})));
     let outcome = run(&bed, &search);
     outcome.expect_done(0, 3);
     for reason in [
@@ -157,7 +158,7 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let search = search(&bed, &kube, super::TRIAL, 2)
-        .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
+        .with("trainingService", framework_section(&bed, &json!({"startUpDeadline": "2s"})));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the first trial", WAIT_TIMEOUT, || {

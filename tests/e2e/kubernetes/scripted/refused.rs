@@ -4,25 +4,25 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{command, search, service};
+use super::{framework_section, run_command, search};
 
-type Break = fn(&TestBed, &Kube, Search) -> Search;
+type BreakCluster = fn(&TestBed, &Kube, Search) -> Search;
 
-fn changed(bed: &TestBed, search: Search, changes: &Value) -> Search {
-    search.with("trainingService", service(bed, changes))
+fn with_changed_section(bed: &TestBed, search: Search, changes: &Value) -> Search {
+    search.with("trainingService", framework_section(bed, changes))
 }
 
 #[test]
 fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
     #[rustfmt::skip]
-    let table: [(&str, Break, &[&str]); 11] = [
-        ("no kubeconfig at all", |bed, _, search| changed(bed, search, &json!({"kubeconfig": null})),
+    let table: [(&str, BreakCluster, &[&str]); 11] = [
+        ("no kubeconfig at all", |bed, _, search| with_changed_section(bed, search, &json!({"kubeconfig": null})),
             &["there is no kubeconfig", "KUBECONFIG", "~/.kube/config"]),
-        ("no such kubeconfig", |bed, _, search| changed(bed, search, &json!({"kubeconfig": "nowhere"})),
+        ("no such kubeconfig", |bed, _, search| with_changed_section(bed, search, &json!({"kubeconfig": "nowhere"})),
             &["the kubeconfig", "nowhere"]),
-        ("a wrong context", |bed, _, search| changed(bed, search, &json!({"context": "tset"})),
+        ("a wrong context", |bed, _, search| with_changed_section(bed, search, &json!({"context": "tset"})),
             &["it has no context `tset`; its contexts are test"]),
-        ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
+        ("no such namespace", |bed, _, search| with_changed_section(bed, search, &json!({"namespace": "lap"})),
             &["has no namespace `lap`", "kubectl create namespace lap"]),
         ("no such kind", |_, kube, search| { kube.remove_framework_kind(); search },
             &["does not serve Frameworks", "not installed"]),
@@ -45,9 +45,9 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         }, &["cannot be reached"]),
         ("a controller that is not at work", |_, kube, search| { kube.set_controllers_running(false); search },
             &["FrameworkController has not noticed", "does its pod run"]),
-        ("an invalid advertised address", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
+        ("an invalid advertised address", |bed, _, search| with_changed_section(bed, search, &json!({"advertise": "my manager"})),
             &["--advertise my manager", "host:port"]),
-        ("a registry's password that is not there", |bed, _, search| changed(bed, search, &json!({
+        ("a registry's password that is not there", |bed, _, search| with_changed_section(bed, search, &json!({
             "taskRoles": [{"name": "worker", "dockerImage": "any", "privateRegistryAuthPath": "auth.json"}],
         })), &["cannot read", "auth.json"]),
     ];
@@ -57,7 +57,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let good = search(&bed, &kube, super::TRIAL, 1);
         let search = change(&bed, &kube, good);
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(2), "{case}: {}", finished.stderr);
         assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
         for word in words {
@@ -91,7 +91,7 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
         ] {
             kube.fail_requests(what, code, count, "busy");
         }
-        let finished = bed.start(&mut command(&bed, &search)).finish(WAIT_TIMEOUT);
+        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
         kube.wait_until_empty();
         finished
     };
@@ -109,7 +109,7 @@ fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     // The manager's timeout of a request. The first trial's Secret is created, but the answer comes too late.
     let timeout = std::time::Duration::from_secs(30);
     let search = search(&bed, &kube, super::TRIAL, 2);
-    let manager = bed.start(&mut command(&bed, &search));
+    let manager = bed.start(&mut run_command(&bed, &search));
     wait_for("the experiment's own Secret", WAIT_TIMEOUT, || {
         (!kube.created_objects("secrets").is_empty()).then_some(())
     });

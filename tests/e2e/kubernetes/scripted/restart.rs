@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{command, search, service};
+use super::{framework_section, run_command, search};
 
 /// A trial that records its start, takes three steps through the gate, and cleans up on TERM.
-const STEADY: &str = r#"#!/bin/sh
+const GATED_TRIAL: &str = r#"#!/bin/sh
 trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
 echo started >>"$BED/started"
 for step in 1 2 3; do
@@ -29,19 +29,19 @@ struct Scenario {
 }
 
 /// Starts a search whose two trials run and wait at the gate.
-fn start_two() -> Scenario {
-    start_two_with(&[], |_| ())
+fn start_two_trials() -> Scenario {
+    start_two_trials_with(&[], |_| ())
 }
 
-fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
+fn start_two_trials_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     prepare(&kube);
     let gate = Gate::new(&bed.path("gate"));
-    let script = bed.write_script("steady.sh", STEADY);
+    let script = bed.write_script("steady.sh", GATED_TRIAL);
     let line = format!("BED='{}' {}", bed.folder().display(), script.display());
     let search = search(&bed, &kube, &line, 2).with("trialConcurrency", 2);
-    let manager = bed.start(command(&bed, &search).args(flags));
+    let manager = bed.start(run_command(&bed, &search).args(flags));
     wait_for("two trials to start", WAIT_TIMEOUT, || {
         (bed.read("started").lines().count() == 2).then_some(())
     });
@@ -63,7 +63,7 @@ fn resume_on(bed: &TestBed, id: &str, port: &str) -> RunningProgram {
 
 #[test]
 fn ctrl_c_ends_the_pods_with_sigterm_and_leaves_the_cluster_clean() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(WAIT_TIMEOUT);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
@@ -83,7 +83,7 @@ fn ctrl_c_ends_the_pods_with_sigterm_and_leaves_the_cluster_clean() {
 fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
     for (case, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
         println!("{case}");
-        let Scenario { bed, kube, gate, manager, id } = start_two();
+        let Scenario { bed, kube, gate, manager, id } = start_two_trials();
         gate.release(2);
         manager.signal(Signal::SIGKILL);
         assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
@@ -104,7 +104,8 @@ fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
 
 #[test]
 fn a_moved_manager_leaves_its_trials_to_the_next_one() {
-    let Scenario { bed, kube, gate, manager, id } = start_two_with(&["--on-term", "leave"], |_| ());
+    let Scenario { bed, kube, gate, manager, id } =
+        start_two_trials_with(&["--on-term", "leave"], |_| ());
     gate.release(2);
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(WAIT_TIMEOUT);
@@ -129,7 +130,7 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
 
 #[test]
 fn a_resumed_search_needs_no_controller_and_no_quota() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     kube.set_controllers_running(false);
@@ -146,7 +147,7 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
 }
 
 /// Returns the experiment, and the number of metrics of attempts whose names match a pattern.
-fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
+fn metric_count(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
     let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
     let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
@@ -157,7 +158,7 @@ fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
 }
 
 /// A trial that fails at first. When started again, it reports, waits at the gate, and succeeds.
-const AGAIN: &str = r#"
+const RESTARTED_TRIAL: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 [ $n = 2 ] || exit 1
 echo score=21; read _ <"$TEST_BED/gate"; echo score=22; : >"$TEST_BED/over""#;
@@ -174,11 +175,11 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
             "pod": {"spec": {"containers": [{"name": "main", "image": "any"}]}},
         },
     }]}});
-    let section = service(&bed, &json!({"template": template, "taskRoles": null}));
-    let search = search(&bed, &kube, AGAIN, 1).with("trainingService", section);
-    let manager = bed.start(&mut command(&bed, &search));
+    let section = framework_section(&bed, &json!({"template": template, "taskRoles": null}));
+    let search = search(&bed, &kube, RESTARTED_TRIAL, 1).with("trainingService", section);
+    let manager = bed.start(&mut run_command(&bed, &search));
     let id = wait_for("the second try's report", WAIT_TIMEOUT, || {
-        let (id, metrics) = metrics(&bed, "%-1_0_1")?;
+        let (id, metrics) = metric_count(&bed, "%-1_0_1")?;
         (metrics == 1).then_some(id)
     });
     manager.signal(Signal::SIGKILL);
@@ -194,7 +195,7 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
 
 #[test]
 fn the_deployed_role_matches_the_rights_used_for_frameworks() {
-    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
+    let mut given = crate::kubernetes::deploy::manager_rights();
     // The other kinds have their own tests.
     given.retain(|right| {
         !["batch/", "kueue", "visibility", "kubeflow", "jobset", "trainer"]
@@ -204,14 +205,14 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     given.sort();
     let rights = given.clone();
     let Scenario { bed, kube, gate, manager, id } =
-        start_two_with(&[], move |kube| kube.limit_rights(rights));
+        start_two_trials_with(&[], move |kube| kube.limit_rights(rights));
     // A resumed manager renews Secrets. An interrupted manager stops trials and deletes objects.
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     let manager = resume(&bed, &id);
     gate.release(2);
     wait_for("both trials to find the manager", WAIT_TIMEOUT, || {
-        (metrics(&bed, "%")?.1 == 2).then_some(())
+        (metric_count(&bed, "%")?.1 == 2).then_some(())
     });
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(WAIT_TIMEOUT);
@@ -226,7 +227,7 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
 
 #[test]
 fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     // As after `kubectl config use-context`.
@@ -245,11 +246,11 @@ fn a_resumed_manager_uses_the_same_namespace_after_the_current_context_changed()
 
 #[test]
 fn clean_deletes_the_objects_of_a_dead_manager() {
-    let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate: _gate, manager, id } = start_two_trials();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     assert!(!kube.is_empty());
-    let clean = |flags: &[&str], code: i32| {
+    let clean_with = |flags: &[&str], code: i32| {
         let mut clean = bed.manager_command();
         let finished = bed.start(clean.args(["clean", &id]).args(flags)).finish(WAIT_TIMEOUT);
         assert_eq!(finished.code, Some(code), "{}", finished.stderr);
@@ -257,17 +258,17 @@ fn clean_deletes_the_objects_of_a_dead_manager() {
     let (data, lost) =
         (bed.data_folder().display().to_string(), bed.path("lost").display().to_string());
     let kubeconfig = bed.path("kubeconfig").display().to_string();
-    clean(&["--data-dir", &lost], 2);
+    clean_with(&["--data-dir", &lost], 2);
     assert!(!kube.is_empty());
     // `clean` works without the data, and waits for the pods.
-    clean(&["--data-dir", &lost, "--kubeconfig", &kubeconfig], 0);
+    clean_with(&["--data-dir", &lost, "--kubeconfig", &kubeconfig], 0);
     kube.wait_until_empty();
     bed.wait_until_empty();
     // If FrameworkController and its kind were removed, Secrets may still exist.
     let labels = json!({"trialkeeper/experiment": id});
     kube.create_object("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
     kube.remove_framework_kind();
-    clean(&["--data-dir", &data], 0);
+    clean_with(&["--data-dir", &data], 0);
     kube.wait_until_empty();
 }
 
@@ -286,10 +287,10 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
         {"name": "slow", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(-1),
          "command": "trap '' TERM; while : slow; do sleep 0.05; done"},
     ]);
-    let section = service(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
+    let section = framework_section(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
     let search = search(&bed, &kube, "unused", 1).with("trainingService", section);
-    let manager = bed.start(&mut command(&bed, &search));
-    let id = wait_for("the worker's verdict", WAIT_TIMEOUT, || stopped(&bed));
+    let manager = bed.start(&mut run_command(&bed, &search));
+    let id = wait_for("the worker's verdict", WAIT_TIMEOUT, || stopped_experiment(&bed));
     wait_for("the worker's end", WAIT_TIMEOUT, || {
         let lives = bed.processes().iter().any(|(_, words)| words.contains("sleep 600"));
         (!lives).then_some(())
@@ -317,7 +318,7 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
 }
 
 /// Returns the experiment, once an agent has reported that its trial was stopped.
-fn stopped(bed: &TestBed) -> Option<String> {
+fn stopped_experiment(bed: &TestBed) -> Option<String> {
     let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
     let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
@@ -328,7 +329,7 @@ fn stopped(bed: &TestBed) -> Option<String> {
 
 #[test]
 fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     kube.set_unreachable(true);
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(WAIT_TIMEOUT);
@@ -361,22 +362,25 @@ fn kill_manager(bed: &TestBed, id: &str, manager: RunningProgram) -> String {
 }
 
 /// The message of a manager that starts without its cluster.
-const OUTAGE: &str = "the manager goes on without the cluster: agents can report, trials wait";
+const OUTAGE_MESSAGE: &str =
+    "the manager goes on without the cluster: agents can report, trials wait";
 
 #[test]
 fn a_search_is_resumed_while_its_cluster_is_away() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     let port = kill_manager(&bed, &id, manager);
     kube.set_unreachable(true);
     let manager = resume_on(&bed, &id, &port);
     gate.release(2);
-    wait_for("the metrics", WAIT_TIMEOUT, || (metrics(&bed, "%")?.1 == 2).then_some(()));
-    wait_for("the warning", WAIT_TIMEOUT, || manager.stderr().contains(OUTAGE).then_some(()));
+    wait_for("the metrics", WAIT_TIMEOUT, || (metric_count(&bed, "%")?.1 == 2).then_some(()));
+    wait_for("the warning", WAIT_TIMEOUT, || {
+        manager.stderr().contains(OUTAGE_MESSAGE).then_some(())
+    });
     kube.set_unreachable(false);
     gate.release(4);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     search.expect_done(2, 0);
-    assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
+    assert_eq!(search.stderr.matches(OUTAGE_MESSAGE).count(), 1, "{}", search.stderr);
     assert!(search.stderr.contains("cannot be reached"), "{}", search.stderr);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     assert_eq!(
@@ -391,7 +395,7 @@ fn a_search_is_resumed_while_its_cluster_is_away() {
 
 #[test]
 fn a_search_ends_while_its_cluster_is_away() {
-    let Scenario { bed, kube, gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate, manager, id } = start_two_trials();
     let port = kill_manager(&bed, &id, manager);
     kube.set_unreachable(true);
     let manager = resume_on(&bed, &id, &port);
@@ -401,12 +405,12 @@ fn a_search_ends_while_its_cluster_is_away() {
     let left = format!("`trial-manager clean {id}` deletes them");
     assert!(search.stderr.contains(&left), "{}", search.stderr);
     kube.set_unreachable(false);
-    clean(&bed, &id);
+    run_clean(&bed, &id);
     kube.wait_until_empty();
 }
 
 /// Runs `trial-manager clean`.
-fn clean(bed: &TestBed, id: &str) {
+fn run_clean(bed: &TestBed, id: &str) {
     let mut clean = bed.manager_command();
     let cleaned = bed
         .start(clean.args(["clean", id, "--data-dir"]).arg(bed.data_folder()))
@@ -422,11 +426,11 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let gate = Gate::new(&bed.path("gate"));
-        let manager = bed.start(&mut command(&bed, &search(&bed, &kube, SHORT, 3)));
+        let manager = bed.start(&mut run_command(&bed, &search(&bed, &kube, SHORT, 3)));
         wait_for("the first trial", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == 1).then_some(())
         });
-        let id = metrics(&bed, "%").unwrap().0;
+        let id = metric_count(&bed, "%").unwrap().0;
         let port = kill_manager(&bed, &id, manager);
         if is_webhook_down {
             let why = "Internal error occurred: conversion webhook failed: connection refused";
@@ -443,7 +447,7 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
         gate.release(2);
         let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
         search.expect_done(3, 0);
-        assert_eq!(search.stderr.matches(OUTAGE).count(), 1, "{}", search.stderr);
+        assert_eq!(search.stderr.matches(OUTAGE_MESSAGE).count(), 1, "{}", search.stderr);
         assert_eq!(bed.read("up").lines().count(), 3, "a trial ran twice");
         kube.wait_until_empty();
     }
@@ -456,14 +460,14 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
     let search = search(&bed, &kube, SHORT, 3).with("trialConcurrency", 2);
-    let manager = bed.start(&mut command(&bed, &search));
+    let manager = bed.start(&mut run_command(&bed, &search));
     wait_for("two trials", WAIT_TIMEOUT, || (bed.read("up").lines().count() == 2).then_some(()));
     kube.set_unreachable(true);
     gate.release(1);
     wait_for("the third trial", WAIT_TIMEOUT, || {
         manager.stderr().contains("waits: ").then_some(())
     });
-    let id = metrics(&bed, "%").unwrap().0;
+    let id = metric_count(&bed, "%").unwrap().0;
     let port = kill_manager(&bed, &id, manager);
     let manager = resume_on(&bed, &id, &port);
     // The manager handles this end after it has adopted all trials.
@@ -486,7 +490,7 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
 
 #[test]
 fn a_resume_is_refused_when_waiting_does_not_help() {
-    let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
+    let Scenario { bed, kube, gate: _gate, manager, id } = start_two_trials();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     let kubeconfig = bed.read("kubeconfig");
@@ -505,6 +509,6 @@ fn a_resume_is_refused_when_waiting_does_not_help() {
     kube.restore_kind("frameworks");
     kube.remove_right("watch frameworks");
     refused("lacks these rights");
-    clean(&bed, &id);
+    run_clean(&bed, &id);
     kube.wait_until_empty();
 }

@@ -5,18 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{cluster, command, search_in, section};
+use super::{run_command, search_with_service, service_section, start_cluster};
 
 #[test]
 fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
     const LINE: &str = "echo up >>\"$TEST_BED/up\"; \
                         until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    let search = search_in(&bed, &kube, LINE, 1, section(&bed, own, &json!({})));
+    let search = search_with_service(&bed, &kube, LINE, 1, service_section(&bed, own, &json!({})));
     let search = search.with("maxTrialRetries", 1);
-    let running = bed.start(&mut command(&bed, &search));
+    let running = bed.start(&mut run_command(&bed, &search));
     let wait_until_up = |times: usize| {
         wait_for("the run", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == times).then_some(())
@@ -37,7 +37,7 @@ fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
     bed.write("go", "");
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
-    let explanation = super::deleted_pods::why(&bed);
+    let explanation = super::deleted_pods::trial_why(&bed);
     let words = "its queue took the trial back as its pod ended, so the trial cannot be resumed";
     for words in [words, "it is tried again (1 of 1)"] {
         assert!(explanation.contains(words), "{words:?} is not in {explanation}");
@@ -49,13 +49,14 @@ fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
 fn an_operator_that_cannot_create_a_pod_is_not_called_absent() {
     let refusal = "Error creating: pods \"x\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1";
     let bed = TestBed::new();
-    let kube = cluster(&bed);
+    let kube = start_cluster(&bed);
     let worker = json!({"replicas": 1, "dockerImage": "any", "command": "echo score=1"});
     let own = json!({"platform": "kubeflow", "operator": "tf-operator", "worker": worker});
-    let search = search_in(&bed, &kube, "unused", 1, section(&bed, own, &json!({})));
+    let search =
+        search_with_service(&bed, &kube, "unused", 1, service_section(&bed, own, &json!({})));
     // The first Secret follows the check of the operator, and precedes the trial.
     kube.delay_requests("POST secrets", Duration::from_secs(1), 1);
-    let running = bed.start(&mut command(&bed, &search));
+    let running = bed.start(&mut run_command(&bed, &search));
     wait_for("the first Secret", WAIT_TIMEOUT, || {
         kube.requests().iter().any(|request| request == "POST secrets").then_some(())
     });

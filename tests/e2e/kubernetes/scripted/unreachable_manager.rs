@@ -8,11 +8,11 @@ use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{command, search, service};
-use crate::kubernetes::deploy::rights_of_the_manager;
+use super::{framework_section, run_command, search};
+use crate::kubernetes::deploy::manager_rights;
 
 /// An address without a listener.
-const NOWHERE: &str = "http://127.0.0.1:9";
+const UNREACHABLE_URL: &str = "http://127.0.0.1:9";
 
 /// Starts a search whose pods cannot reach the manager. Returns once the trial's Framework exists.
 fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
@@ -26,10 +26,11 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
     let container = json!({"image": "any", "env": [{"name": "PATH", "value": path}]});
     let role = json!({"name": "worker", "task": {"pod": {"spec": {"containers": [container]}}}});
     let changes = json!({
-        "advertise": NOWHERE, "template": {"spec": {"taskRoles": [role]}}, "taskRoles": null,
+        "advertise": UNREACHABLE_URL, "template": {"spec": {"taskRoles": [role]}}, "taskRoles": null,
     });
-    let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
-    let manager = bed.start(&mut command(bed, &search));
+    let search =
+        search(bed, kube, &trial, 1).with("trainingService", framework_section(bed, &changes));
+    let manager = bed.start(&mut run_command(bed, &search));
     // The first Framework tests the controller.
     wait_for("the trial", WAIT_TIMEOUT, || {
         (kube.created_objects("frameworks").len() == 2).then_some(())
@@ -37,7 +38,7 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
     (gate, manager)
 }
 
-fn logs(bed: &TestBed) -> RunningProgram {
+fn follow_logs(bed: &TestBed) -> RunningProgram {
     let mut command = bed.manager_command();
     bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data_folder()))
 }
@@ -59,7 +60,7 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let (gate, manager) = start_unreachable(&bed, &kube);
-    let following = logs(&bed);
+    let following = follow_logs(&bed);
     let wait_for_message = |what: &str| {
         wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
     };
@@ -83,9 +84,9 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
 fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
-    kube.limit_rights(rights_of_the_manager());
+    kube.limit_rights(manager_rights());
     let (gate, manager) = start_unreachable(&bed, &kube);
-    let following = logs(&bed);
+    let following = follow_logs(&bed);
     for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
         wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
     }
