@@ -118,7 +118,7 @@ pub(crate) fn imports(code: &str) -> Vec<String> {
         match rest.strip_prefix('{') {
             // `crate::{a::b, c}`: the first name of each element in the outer list.
             Some(list) => found.extend(first_names(list)),
-            None => found.push(name(rest)),
+            None => found.push(leading_identifier(rest)),
         }
     }
     found.retain(|name| !name.is_empty());
@@ -153,7 +153,7 @@ fn expand_paths(text: &str, base: &[String]) -> Vec<Vec<String>> {
             .flat_map(|element| expand_paths(element, base))
             .collect();
     }
-    let first = name(text);
+    let first = leading_identifier(text);
     let path = [base, std::slice::from_ref(&first)].concat();
     match text[first.len()..].strip_prefix("::") {
         Some(rest) if !first.is_empty() => expand_paths(rest, &path),
@@ -185,12 +185,12 @@ fn list_elements(list: &str) -> Vec<&str> {
 
 fn first_names(list: &str) -> Vec<String> {
     let mut depth = 1;
-    let mut names = vec![name(list.trim_start())];
+    let mut names = vec![leading_identifier(list.trim_start())];
     for (at, character) in list.char_indices() {
         match character {
             '{' => depth += 1,
             '}' => depth -= 1,
-            ',' if depth == 1 => names.push(name(list[at + 1..].trim_start())),
+            ',' if depth == 1 => names.push(leading_identifier(list[at + 1..].trim_start())),
             _ => {}
         }
         if depth == 0 {
@@ -200,7 +200,7 @@ fn first_names(list: &str) -> Vec<String> {
     names
 }
 
-fn name(text: &str) -> String {
+fn leading_identifier(text: &str) -> String {
     text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
 

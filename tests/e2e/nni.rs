@@ -3,7 +3,7 @@
 mod client;
 mod dispatcher;
 mod keeper;
-mod node;
 mod pages;
-mod registered;
+mod python_package;
+mod registered_algorithms;
 mod sdk;

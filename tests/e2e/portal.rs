@@ -1,19 +1,19 @@
 //! The web pages in a real browser.
 
-mod accessible;
+mod accessibility;
 mod buttons;
 mod charts;
 mod comparison;
-mod ending;
 mod home;
-mod hostile;
-mod increments;
-mod list;
+mod hostile_input;
+mod incremental_updates;
+mod layout;
 mod long_line;
-mod looks;
-mod machine;
+mod machine_charts;
 mod plots;
-mod search;
-mod times;
-mod trial;
-mod unaided;
+mod running_search;
+mod search_end;
+mod time_zones;
+mod trial_list;
+mod trial_page;
+mod without_scripts_or_mouse;

@@ -2,13 +2,13 @@
 
 mod ask_and_tell;
 mod assessors;
-mod budget;
 mod edited_code;
+mod end_conditions;
 mod examples;
-mod hanging;
+mod hanging_tuners;
+mod metric_choice;
 mod notifications;
-mod objective;
 mod objectives;
 mod population;
-mod repeats;
+mod repeated_points;
 mod steering;

@@ -1,6 +1,6 @@
 //! Callers without credentials, secrets, sessions and slow clients.
 
 pub(crate) mod impersonation;
-mod secure;
+mod secrets;
 mod sessions;
 mod slow_readers;

@@ -1,5 +1,5 @@
 //! One trial: its parameters, its output and its failures.
 
-mod failing;
+mod failures;
 mod output;
 mod parameters;

@@ -15,7 +15,7 @@ pub mod spool_reader;
 pub mod verification;
 
 use harness::{Harness, pause};
-use plan::{Action, Plan, Round};
+use plan::{Action, FaultPlan, FaultRound};
 
 /// Counts of injected faults. They reveal a harness that injects none.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +45,7 @@ impl FaultCounts {
 }
 
 /// Prints the plan if the test fails.
-struct PlanPrinter<'a>(&'a Plan);
+struct PlanPrinter<'a>(&'a FaultPlan);
 
 impl Drop for PlanPrinter<'_> {
     fn drop(&mut self) {
@@ -60,12 +60,12 @@ impl Drop for PlanPrinter<'_> {
 
 /// Returns whether the plan of a seed fills a small disk, which only root can mount.
 pub fn needs_small_disk(seed: u64) -> bool {
-    Plan::from_seed(seed).spool_kib.is_some()
+    FaultPlan::from_seed(seed).spool_kib.is_some()
 }
 
 /// Runs one seed. Panics if the store differs from the output of the trials.
 pub fn run_seed(seed: u64) -> FaultCounts {
-    let plan = Plan::from_seed(seed);
+    let plan = FaultPlan::from_seed(seed);
     let _printer = PlanPrinter(&plan);
     let mut counted = FaultCounts::default();
     let mut harness = Harness::start(&plan);
@@ -83,7 +83,7 @@ pub fn run_seed(seed: u64) -> FaultCounts {
     counted
 }
 
-fn play_round(harness: &mut Harness, round: &Round, counted: &mut FaultCounts) {
+fn play_round(harness: &mut Harness, round: &FaultRound, counted: &mut FaultCounts) {
     harness.proxy.set_network_state(round.network);
     let before = harness.release_steps(round.steps);
     if round.waits_for_steps {

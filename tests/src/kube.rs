@@ -251,8 +251,8 @@ impl Kube {
         self.shared.pod_quota.store(quota, Ordering::SeqCst);
     }
 
-    /// Changes each object that a client creates, also in a dry run, as a mutating webhook does. The policy gets the plural
-    /// of the kind.
+    /// Changes each object that a client creates, also in a dry run, as a mutating webhook does. The policy gets the
+    /// plural of the kind.
     pub fn set_policy(&self, policy: impl Fn(&str, &mut Value) + Send + 'static) {
         *self.shared.policy.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(policy);
     }

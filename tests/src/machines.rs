@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::TestBed;
 
-const SSHD: &str = "/usr/sbin/sshd";
+const SSHD_PATH: &str = "/usr/sbin/sshd";
 
 /// Machines in a bed. Each has its own host key and folder.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl<'a> Machines<'a> {
     ///
     /// If `sshd` is missing. A test that calls this function must be ignored.
     pub fn new(bed: &'a TestBed) -> Self {
-        assert!(Path::new(SSHD).exists(), "{SSHD} is missing; install openssh-server");
+        assert!(Path::new(SSHD_PATH).exists(), "{SSHD_PATH} is missing; install openssh-server");
         if nix::unistd::geteuid().is_root() {
             fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         }
@@ -50,7 +50,7 @@ impl<'a> Machines<'a> {
         let config = self.bed.write(&format!("{name}.conf"), &config).display().to_string();
         let (pids, away) = (path(&format!("{name}.pids")), path(&format!("{name}.away")));
         let line = format!(
-            "#!/bin/sh\n[ -e {away} ] && exit 1\necho $$ >>{pids}\nexec {SSHD} -i -f {config} -E {config}.log\n"
+            "#!/bin/sh\n[ -e {away} ] && exit 1\necho $$ >>{pids}\nexec {SSHD_PATH} -i -f {config} -E {config}.log\n"
         );
         let connect = self.bed.write_script(&format!("{name}.sh"), &line).display().to_string();
         json!({
@@ -124,8 +124,8 @@ impl<'a> Machines<'a> {
         let file = self.bed.path(file).display().to_string();
         let connect = self.bed.read(&format!("{name}.sh"));
         let inside =
-            format!("unshare -m sh -c 'mount --bind {file} {place} && exec \"$@\"' sh {SSHD}");
-        self.bed.write_script(&format!("{name}.sh"), &connect.replacen(SSHD, &inside, 1));
+            format!("unshare -m sh -c 'mount --bind {file} {place} && exec \"$@\"' sh {SSHD_PATH}");
+        self.bed.write_script(&format!("{name}.sh"), &connect.replacen(SSHD_PATH, &inside, 1));
     }
 
     fn create_key(&self, name: &str) {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{TestBed, WAIT_TIMEOUT, wait_for};
 
-const SSHD: &str = "/usr/sbin/sshd";
+const SSHD_PATH: &str = "/usr/sbin/sshd";
 /// The first three bytes of all addresses. The manager is number 1, and the machines follow.
 const ADDRESS_PREFIX: &str = "10.213.77";
 
@@ -44,8 +44,9 @@ impl<'a> Network<'a> {
         let prefix = format!("tk{}", &letters[letters.len().saturating_sub(6)..]);
         let network = Self { bed, prefix, machines: Mutex::default() };
         let is_root = nix::unistd::geteuid().is_root();
-        let is_ready = is_root && Path::new(SSHD).exists() && network.create_manager_namespace();
-        assert!(is_ready, "root, `ip netns` and {SSHD} are needed");
+        let is_ready =
+            is_root && Path::new(SSHD_PATH).exists() && network.create_manager_namespace();
+        assert!(is_ready, "root, `ip netns` and {SSHD_PATH} are needed");
         fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         create_key(&bed.path("id"));
         network
@@ -116,7 +117,7 @@ impl<'a> Network<'a> {
 
     fn start_sshd(&self, name: &str) -> Child {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(name), SSHD, "-D", "-f"]);
+        command.args(["netns", "exec", &self.namespace(name), SSHD_PATH, "-D", "-f"]);
         command.arg(self.bed.path(&format!("{name}.conf")));
         command.arg("-E").arg(self.bed.path(&format!("{name}.log")));
         command.stdin(Stdio::null()).spawn().expect("sshd can be started")
@@ -158,7 +159,7 @@ impl<'a> Network<'a> {
     pub fn restart_sshd(&self, name: &str) {
         for pid in self.processes(name) {
             let program = fs::read_link(format!("/proc/{pid}/exe"));
-            if program.is_ok_and(|program| program == Path::new(SSHD)) {
+            if program.is_ok_and(|program| program == Path::new(SSHD_PATH)) {
                 kill(pid, Signal::SIGKILL).ok();
             }
         }
@@ -181,7 +182,7 @@ impl<'a> Network<'a> {
         wait_for("the machine to be idle", WAIT_TIMEOUT, || {
             let is_other = |pid: &Pid| {
                 let program = fs::read_link(format!("/proc/{pid}/exe"));
-                program.is_ok_and(|program| program != Path::new(SSHD))
+                program.is_ok_and(|program| program != Path::new(SSHD_PATH))
             };
             (!self.processes(name).iter().any(is_other)).then_some(())
         });

@@ -21,8 +21,8 @@ const FOLDER_VARIABLE: &str = "TRIALKEEPER_TEST_PROGRAMS";
 /// If the programs do not compile. The compiler's messages are on standard error.
 pub(crate) fn program_folder() -> &'static Path {
     // Also caches a failure. Otherwise each test would wait for the same compiler errors.
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
+    static PROGRAM_FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let folder = PROGRAM_FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
         Some(folder) => check_folder(Path::new(&folder)),
         None => build_programs(),
     });

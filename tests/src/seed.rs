@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// The folder of the manager's migrations. Each file is one step of the schema, and their names sort in the
 /// order of the steps.
-const MIGRATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrations");
+const MIGRATION_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrations");
 
 /// `PRAGMA application_id` of the manager's databases.
 const APPLICATION_ID: i64 = 0x544b_6462;
@@ -25,9 +25,9 @@ pub const FIRST_REPORT_SEQ: i64 = 3_677_864_190_728_193;
 const SAMPLES_PER_TRIAL: i64 = 8;
 
 /// A splitmix64 generator (Steele, Lea, Flood 2014), which returns the same sequence on every machine.
-struct Random(u64);
+struct Rng(u64);
 
-impl Random {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -64,14 +64,14 @@ pub fn create_store(
         .recursive(true)
         .create(&folder)
         .map_err(|error| format!("{}: {error}", folder.display()))?;
-    let schema = migrations().map_err(|error| format!("{MIGRATIONS}: {error}"))?;
+    let schema = read_migrations().map_err(|error| format!("{MIGRATION_FOLDER}: {error}"))?;
     fill_store(&path, &schema, id, trials, steps, seed).map_err(|error| error.to_string())?;
     Ok(path)
 }
 
 /// Reads the steps of the schema in order.
-fn migrations() -> std::io::Result<Vec<String>> {
-    let mut files = std::fs::read_dir(MIGRATIONS)?
+fn read_migrations() -> std::io::Result<Vec<String>> {
+    let mut files = std::fs::read_dir(MIGRATION_FOLDER)?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "sql"));
@@ -80,7 +80,7 @@ fn migrations() -> std::io::Result<Vec<String>> {
 }
 
 /// Returns a sample of a machine with two GPUs. The trial uses mostly the first GPU.
-fn sample(reading: i64, random: &mut Random) -> Value {
+fn sample_body(reading: i64, random: &mut Rng) -> Value {
     let (gigabyte, grown) = (1_000_000_000_i64, reading.min(4));
     let mut gpu = |index: i64, busy: f64| {
         let used = (4 + 14 * grown - 11 * index * grown) * gigabyte;
@@ -107,7 +107,7 @@ fn fill_store(
     steps: i64,
     seed: u64,
 ) -> Result<(), rusqlite::Error> {
-    let mut random = Random(seed);
+    let mut random = Rng(seed);
     let mut connection = Connection::open(path)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "OFF")?;
@@ -227,9 +227,9 @@ fn fill_store(
             let verdict = json!({"kind": "ended", "cause": cause, "class": class, "confidence": "certain", "exit": {"code": code}, "message": format!("it exited with {code}"), "evidence": {}});
             report.execute(params![key, 0, last, begun + 8000, "ended", verdict.to_string(), 1])?;
             // A generator of its own, so that the samples do not change the other random values.
-            let mut readings = Random(seed ^ key.unsigned_abs());
+            let mut readings = Rng(seed ^ key.unsigned_abs());
             for reading in 1..=SAMPLES_PER_TRIAL {
-                let body = sample(reading, &mut readings).to_string();
+                let body = sample_body(reading, &mut readings).to_string();
                 report.execute(params![
                     key,
                     1,

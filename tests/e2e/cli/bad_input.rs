@@ -126,7 +126,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_late_fault_leaves_no_experiment() {
+fn a_legacy_port_in_use_leaves_no_experiment() {
     let bed = TestBed::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

@@ -3,7 +3,7 @@
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[test]
-fn a_running_agent_obeys_log_level_and_flush() {
+fn a_running_agent_obeys_directives_for_log_level_and_flush() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = format!("read _ <'{}'; echo score=1", gate.path().display());

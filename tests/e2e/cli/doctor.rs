@@ -52,7 +52,7 @@ fn a_probe_finds_a_trial_that_fails_and_one_without_a_result() {
 }
 
 #[test]
-fn doctor_names_missing_parts() {
+fn doctor_names_the_missing_parts_of_an_experiment() {
     let bed = TestBed::new();
     let search = Search::new("true", 1);
     let (code, stdout, _) = run_doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);

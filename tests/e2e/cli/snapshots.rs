@@ -196,7 +196,7 @@ fn a_running_experiment_is_shown_as_recorded() {
 /// The answers of all commands that need a manager: one that runs a search, or one that serves a stored
 /// search.
 #[test]
-fn commands_that_need_a_manager_answer_as_recorded() {
+fn commands_that_need_a_manager_print_the_recorded_output() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write("results.json", r#"[{"parameter": {"x": 0.5}, "value": 0.25}]"#);
@@ -286,7 +286,7 @@ fn append_tree(folder: &Path, prefix: &str, into: &mut String) {
 }
 
 #[test]
-fn mistakes_are_answered_as_recorded() {
+fn common_mistakes_print_the_recorded_messages() {
     let bed = TestBed::new();
     let mut snapshots = Snapshots::new("cli/mistake");
     let data = bed.data_folder().display().to_string();

@@ -100,7 +100,7 @@ fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
 }
 
 #[test]
-fn top_shortens_names_and_no_numbers() {
+fn top_shortens_names_but_not_numbers() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";

@@ -63,8 +63,8 @@ fn on_each_kind(test: impl Fn(&Cluster)) {
     on_kinds(&KINDS.map(|(kind, ..)| kind), test);
 }
 
-/// Runs a test once for each of these kinds that the cluster serves and `TRIALKEEPER_TEST_KINDS` contains. It must be at
-/// least one.
+/// Runs a test once for each of these kinds that the cluster serves and `TRIALKEEPER_TEST_KINDS` contains. It must be
+/// at least one.
 fn on_kinds(kinds: &[&str], test: impl Fn(&Cluster)) {
     let mut cluster = Cluster::from_environment();
     let chosen = std::env::var("TRIALKEEPER_TEST_KINDS").unwrap_or_default();

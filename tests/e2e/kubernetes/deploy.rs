@@ -203,7 +203,7 @@ fn wait_until_idle(bed: &TestBed, pod: &mut RunningProgram) {
 }
 
 #[test]
-fn the_manager_s_pod_starts_once_resumes_and_stays_when_done() {
+fn the_manager_s_pod_starts_its_search_once_resumes_it_and_stays_when_it_is_done() {
     let bed = TestBed::new();
     bed.write("experiment/experiment.yml", "x");
     bed.write("experiment/old.py", "x");

@@ -65,17 +65,17 @@ fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let name = |folder: &std::path::Path| folder.file_name().unwrap().to_str().unwrap().to_owned();
 
     let pod = |role: &str, index: u32| -> RunningProgram {
-        let mut keeper = bed.agent_command();
+        let mut agent = bed.agent_command();
         let out = bed.path(&format!("pods/{role}-{index}"));
-        keeper.args(["run", "--attempt", "pods-1", "--log-collection", "http"]);
-        keeper.args(["--experiment", &name(experiment), "--trial", &name(trial)]);
-        keeper.arg("--manager-file").arg(experiment.join("manager.url"));
-        keeper.arg("--token-file").arg(&token).arg("--output-dir").arg(out);
-        keeper.args(["--fetch", "code,parameters", "--roles", "worker:2,ps:1:5000"]);
+        agent.args(["run", "--attempt", "pods-1", "--log-collection", "http"]);
+        agent.args(["--experiment", &name(experiment), "--trial", &name(trial)]);
+        agent.arg("--manager-file").arg(experiment.join("manager.url"));
+        agent.arg("--token-file").arg(&token).arg("--output-dir").arg(out);
+        agent.args(["--fetch", "code,parameters", "--roles", "worker:2,ps:1:5000"]);
         // The variables of FrameworkController.
-        keeper.env("FC_TASKROLE_NAME", role).env("FC_TASK_INDEX", index.to_string());
-        keeper.args(["--metrics-from", "worker:1", "--", "./train.sh"]);
-        bed.start(&mut keeper)
+        agent.env("FC_TASKROLE_NAME", role).env("FC_TASK_INDEX", index.to_string());
+        agent.args(["--metrics-from", "worker:1", "--", "./train.sh"]);
+        bed.start(&mut agent)
     };
     let pods = [("ps", 0, 2), ("worker", 1, 1), ("worker", 0, 0)]
         .map(|(role, index, rank)| (role, index, rank, pod(role, index)));

@@ -2,22 +2,22 @@
 //! with real agents as pods, and their faults.
 
 mod admission;
+mod code_fetch;
 mod credentials;
 mod dead_controllers;
 mod deleted_pods;
-mod fetched;
 mod job_sets;
 mod jobs;
 mod kubeflow;
+mod kueue;
+mod misleading_status;
 mod outages;
-mod proxied;
-mod queued;
-mod recorded;
-mod refused;
+mod proxy;
+mod recordings;
 mod restart;
 mod trainer;
-mod traps;
 mod unreachable_manager;
+mod unusable_clusters;
 
 use std::process::Command;
 

@@ -9,7 +9,7 @@ use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python
 
 /// A trial that reports the square of x, which is largest at x = 1. With `patient` and a small x, it does not
 /// end.
-const SQUARE: &str = "python3 square.py";
+const SQUARE_COMMAND: &str = "python3 square.py";
 
 const SQUARE_SOURCE: &str = r#"
 import json, os, sys, time
@@ -80,7 +80,7 @@ fn create_bed() -> TestBed {
 }
 
 fn search(python: &Path, trials: u32, tuner: &Value) -> Search {
-    Search::new(SQUARE, trials)
+    Search::new(SQUARE_COMMAND, trials)
         .with("pythonInterpreter", python.to_str().unwrap())
         .with("tuner", tuner.clone())
 }

@@ -105,10 +105,10 @@ fn metrics_of_all_processes_of_a_trial_arrive() {
     for (way, padding) in [("stdout", "1"), ("http", "4000")] {
         let bed = TestBed::new();
         bed.write("workers.py", WORKER_SCRIPT);
-        let mut keeper = bed.agent_command();
-        keeper.args(["run", "--sdk-channel", way, "--output-dir", "out", "--"]);
-        keeper.arg(&python).args(["workers.py", padding]);
-        let finished = bed.start(&mut keeper).finish(Duration::from_mins(2));
+        let mut agent = bed.agent_command();
+        agent.args(["run", "--sdk-channel", way, "--output-dir", "out", "--"]);
+        agent.arg(&python).args(["workers.py", padding]);
+        let finished = bed.start(&mut agent).finish(Duration::from_mins(2));
         assert_eq!(finished.code, Some(0), "{way}: {}", finished.stderr);
 
         let mut inspect = bed.agent_command();

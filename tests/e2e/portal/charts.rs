@@ -34,7 +34,7 @@ fn has_colour_script(chart: &str, colour: &str, instead_of: &str) -> String {
 
 #[test]
 #[ignore = "needs a browser"]
-fn charts_turn_dark_with_the_system() {
+fn charts_follow_the_system_s_dark_theme() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = serve_small_search(&bed);
@@ -293,7 +293,7 @@ fn curves_are_shown_and_hidden_by_keyboard() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn the_objective_is_drawn_among_many_metrics() {
+fn the_curve_of_the_objective_is_drawn_among_many_metrics() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let others = "a b c d e f g h i";

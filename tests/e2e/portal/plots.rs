@@ -163,7 +163,7 @@ fn a_plot_is_explored_with_the_pointer() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_line_is_a_trial() {
+fn a_line_of_parallel_coordinates_shows_and_opens_its_trial() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = serve_search(&bed, 40);
@@ -372,7 +372,7 @@ fn a_plot_can_be_read_as_a_table() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_long_table_shows_more_rows() {
+fn a_long_table_shows_more_rows_on_request() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = serve_search(&bed, 300);

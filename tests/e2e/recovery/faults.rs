@@ -31,12 +31,12 @@ fn output_is_stored_once_if_random_faults_fill_a_disk() {
 }
 
 #[test]
-fn an_outage_of_five_seconds_loses_nothing() {
+fn an_outage_of_five_seconds_loses_no_report() {
     cases::check_outage(cases::Outage::Refused);
 }
 
 #[test]
-fn five_seconds_of_503_lose_nothing() {
+fn five_seconds_of_503_answers_lose_no_report() {
     cases::check_outage(cases::Outage::Status503);
 }
 

@@ -15,7 +15,7 @@ fn finish(running: RunningProgram) -> Outcome {
 
 /// Returns the parameters and states of a search's trials. With `stop`, the search is interrupted in that
 /// trial and resumed.
-fn outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
+fn trial_outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
@@ -78,8 +78,8 @@ fn every_tuner_proposes_the_same_after_a_resume() {
     ];
     for (name, more) in table {
         let search = search(&json!({"name": name, "classArgs": args(more.clone())}));
-        let uninterrupted = outcomes(&search, None);
+        let uninterrupted = trial_outcomes(&search, None);
         assert_eq!(uninterrupted.len(), TRIALS, "{name}");
-        assert_eq!(uninterrupted, outcomes(&search, Some(12)), "{name} with {more}");
+        assert_eq!(uninterrupted, trial_outcomes(&search, Some(12)), "{name} with {more}");
     }
 }

@@ -9,7 +9,7 @@ use trialkeeper_tests::{
 };
 
 /// A tuner that proposes i / 10 for proposal i and records every message. `mode` chooses its fault.
-const PROGRAM: &str = r#"
+const TUNER_PROGRAM: &str = r#"
 import json, os, sys
 mode, record = sys.argv[1], open(sys.argv[2], "a")
 print(json.dumps({"pid": os.getpid()}), file=record, flush=True)
@@ -35,7 +35,7 @@ for line in sys.stdin:
 "#;
 
 fn search(bed: &TestBed, mode: &str, command: &str) -> Search {
-    bed.write("code/program.py", PROGRAM);
+    bed.write("code/program.py", TUNER_PROGRAM);
     let program = json!(["python3", "program.py", mode, bed.path("record")]);
     Search::new(command, 20)
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "minimize"}}))

@@ -36,7 +36,7 @@ fn trial_states(running: &RunningProgram) -> Option<Vec<(String, String)>> {
 /// Returns the states of the trials, the reasons, and the numbers of steps. The first trial succeeds. With
 /// `kills`, the manager is killed when the second and the third trial have taken three and six steps. The
 /// third trial is hopeless and can be stopped at its eighth step.
-fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
+fn trial_outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     let bed = TestBed::new();
     let gates: Vec<Gate> = (0..3).map(|i| Gate::new(&bed.path(&format!("gate{i}")))).collect();
     let steps = |trial: usize, count: usize| {
@@ -82,12 +82,12 @@ fn search(assessor: &Value) -> Search {
 }
 
 fn expect_same_after_kill(search: &Search, case: &str) {
-    let uninterrupted = outcomes(search, false);
+    let uninterrupted = trial_outcomes(search, false);
     let (states, counts): (Vec<_>, Vec<_>) =
         uninterrupted.iter().map(|(state, _, steps)| (state.as_str(), *steps)).unzip();
     assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{case}: {uninterrupted:?}");
     assert_eq!(counts, [10, 10, 8], "{case}: {uninterrupted:?}");
-    assert_eq!(uninterrupted, outcomes(search, true), "{case}");
+    assert_eq!(uninterrupted, trial_outcomes(search, true), "{case}");
 }
 
 #[test]

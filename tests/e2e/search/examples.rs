@@ -114,7 +114,7 @@ fn a_grid_is_tried_once_and_json_lines_are_read() {
 }
 
 #[test]
-fn the_table_names_the_winner_and_its_parameters() {
+fn the_table_names_the_best_trial_and_its_parameters() {
     let bed = TestBed::new();
     let mut command = bed.manager_command();
     command.arg("run").arg(examples_folder().join("shell/experiment.yml"));

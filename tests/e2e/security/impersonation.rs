@@ -10,11 +10,11 @@ use nix::sys::signal::Signal;
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A false manager. It acknowledges every report, sends a new token, and records the received bytes.
-pub(crate) struct Imposter {
+pub(crate) struct FakeManager {
     received: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Imposter {
+impl FakeManager {
     pub(crate) fn listen(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
@@ -70,7 +70,7 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
     let before: Vec<_> = tokens().map(Result::unwrap).collect();
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let imposter = Imposter::listen(url.trim().strip_prefix("http://").unwrap());
+    let imposter = FakeManager::listen(url.trim().strip_prefix("http://").unwrap());
 
     for words in [
         &["trial", "ls"][..],

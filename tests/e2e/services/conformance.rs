@@ -10,7 +10,8 @@ use trialkeeper_tests::{Machines, Outcome, RunningProgram, Search, TestBed, WAIT
 
 use super::plugin::repository_root;
 
-/// The cases of the conformance test that depend on the kind of Kubernetes object. All kinds share the rest of the code.
+/// The cases of the conformance test that depend on the kind of Kubernetes object. All kinds share the rest of the
+/// code.
 const KIND_CASES: [&str; 4] =
     ["exit code of a job", "gracefully", "finds its jobs again", "while no process ran"];
 
@@ -26,7 +27,7 @@ macro_rules! services {
 
             #[test]
             $(#[$needs])?
-            fn a_manager_on_it_passes_the_conformance_test() {
+            fn a_manager_on_the_service_passes_the_conformance_test() {
                 super::check_conformance($service, $cases);
             }
         }

@@ -67,7 +67,8 @@ for line in sys.stdin:
     say({"id": message["id"], "result": {"protocol": 1} if message["method"] == "initialize" else {}})
 "#;
 
-/// A plugin that runs each job and is slow: each answer arrives late, in pieces, and after the answers to later requests.
+/// A plugin that runs each job and is slow: each answer arrives late, in pieces, and after the answers to later
+/// requests.
 const SLOW_PLUGIN: &str = r#"
 import itertools, json, subprocess, sys, threading, time
 lock = threading.Lock()
@@ -266,7 +267,7 @@ fn an_interrupted_search_ends_its_trials_on_the_plugin() {
 }
 
 #[test]
-fn a_noisy_plugin_runs_its_search() {
+fn a_search_runs_on_a_plugin_that_violates_the_protocol() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.release(3);
@@ -300,7 +301,7 @@ fn an_interrupt_ends_a_search_whose_plugin_opens() {
 }
 
 #[test]
-fn a_slow_plugin_runs_its_search() {
+fn a_search_runs_on_a_plugin_that_answers_late() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.release(4);
@@ -431,7 +432,7 @@ fn the_example_passes_the_conformance_scenario() {
 }
 
 #[test]
-fn a_careless_plugin_fails_the_conformance_scenario() {
+fn a_plugin_that_violates_the_protocol_fails_the_conformance_scenario() {
     let good = "ok    reports the end of a job that succeeds\n";
     #[rustfmt::skip]
     let table = [

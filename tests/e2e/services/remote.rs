@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use super::hybrid::api_answer;
-use crate::security::impersonation::Imposter;
+use crate::security::impersonation::FakeManager;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
@@ -308,7 +308,7 @@ fn another_user_of_the_machine_gets_no_report() {
     let mut imposters = Vec::new();
     for address in &addresses {
         wait_for("the port", WAIT_TIMEOUT, || std::net::TcpListener::bind(address).ok());
-        imposters.push(Imposter::listen(address));
+        imposters.push(FakeManager::listen(address));
     }
     gate.release(2);
     let trials = || fs::read_dir(folder.join("trials")).unwrap().flatten();

@@ -195,7 +195,8 @@ impl WorkloadKind {
     }
 }
 
-/// Reports the starts of trials, and returns those that could not be reported yet: an object is there before its Secret.
+/// Reports the starts of trials, and returns those that could not be reported yet: an object is there before its
+/// Secret.
 fn report_starts(kube: &Kube, objects: Vec<Value>) -> Vec<Value> {
     let (waiting, unreported) = (Mutex::new(objects), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap().pop();

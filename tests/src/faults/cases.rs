@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::harness::{FillableDisk, Harness, pause};
 use super::network_state::{Fault, NetworkState};
-use super::plan::{AgentRestart, Plan};
+use super::plan::{AgentRestart, FaultPlan};
 use super::verification;
 use crate::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A plan without faults.
-fn plan_without_faults(trials: u32, steps: usize) -> Plan {
-    Plan {
+fn plan_without_faults(trials: u32, steps: usize) -> FaultPlan {
+    FaultPlan {
         seed: 0,
         trials,
         steps,
@@ -49,7 +49,7 @@ pub enum Outage {
 /// to the ninth. NNI 3.0 loses 100 of each.
 pub fn check_outage(kind: Outage) {
     // The reports that accumulate during the outage make a large batch.
-    let plan = Plan { non_loopback: true, ..plan_without_faults(1, 200) };
+    let plan = FaultPlan { non_loopback: true, ..plan_without_faults(1, 200) };
     let mut harness = Harness::start(&plan);
     let network = match kind {
         Outage::Refused => NetworkState::Refusing,
@@ -77,13 +77,13 @@ pub fn check_outage(kind: Outage) {
 /// Answers every request with an error until the agent has ended. The trial must still succeed, the agent
 /// must end in time, and the reports of its spool must be delivered afterwards.
 pub fn check_manager_that_always_fails() {
-    let plan = Plan { flush_ms: 300, ..plan_without_faults(1, 200) };
+    let plan = FaultPlan { flush_ms: 300, ..plan_without_faults(1, 200) };
     let mut harness = Harness::start(&plan);
     harness.proxy.set_network_state(NetworkState::Always(Fault::Answer503WithoutRetryAfter));
     let before = harness.release_steps(200);
     harness.wait_for_steps(before, 200);
     // When the agent gives up, the manager starts a delivery of its spool. The network must then work again.
-    wait_for("the keeper to end", WAIT_TIMEOUT, || {
+    wait_for("the agent to end", WAIT_TIMEOUT, || {
         let words = harness.bed.processes().into_iter().map(|(_, words)| words);
         words.into_iter().all(|words| !words.contains("trialkeeper run")).then_some(())
     });

@@ -16,8 +16,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
 use super::network_state::NetworkState;
-use super::plan::{AgentRestart, Plan};
-use super::proxy::Proxy;
+use super::plan::{AgentRestart, FaultPlan};
+use super::proxy::FaultProxy;
 use super::{spool_reader, verification};
 use crate::{
     FinishedProgram, Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for,
@@ -42,7 +42,7 @@ pub struct Harness {
     /// The folder and the processes.
     pub bed: TestBed,
     /// The proxy between agents and manager.
-    pub proxy: Proxy,
+    pub proxy: FaultProxy,
     gate: Gate,
     restart_pipe: File,
     clocks: [File; 2],
@@ -51,7 +51,7 @@ pub struct Harness {
     finished: Option<FinishedProgram>,
     /// The experiment's id.
     pub id: String,
-    plan: Plan,
+    plan: FaultPlan,
     killed: BTreeMap<i64, BTreeSet<i64>>,
     spool_disk: Option<FillableDisk>,
 }
@@ -108,9 +108,9 @@ impl Drop for FillableDisk {
 
 impl Harness {
     /// Starts the plan's search and waits for its trials.
-    pub fn start(plan: &Plan) -> Self {
+    pub fn start(plan: &FaultPlan) -> Self {
         let bed = TestBed::new();
-        let proxy = Proxy::start(plan.seed);
+        let proxy = FaultProxy::start(plan.seed);
         bed.write("proxy.url", &format!("{}\n", proxy.url(plan.non_loopback)));
         let gate = Gate::new(&bed.path("gate"));
         mkfifo(&bed.path("restart"), Mode::S_IRWXU).expect("the bed is writable");
@@ -343,8 +343,8 @@ impl Harness {
         let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         let words = fs::read(format!("/proc/{parent}/cmdline")).ok()?;
-        let keeper = self.bed.program_folder().join("trialkeeper");
-        words.starts_with(keeper.as_os_str().as_encoded_bytes()).then(|| Pid::from_raw(parent))
+        let agent = self.bed.program_folder().join("trialkeeper");
+        words.starts_with(agent.as_os_str().as_encoded_bytes()).then(|| Pid::from_raw(parent))
     }
 
     /// Lets the container of a killed agent start it again, and waits for its trial.
@@ -404,8 +404,8 @@ pub fn pause(milliseconds: u64) {
 /// The programs contain no hook for it, since a hook could be set in production. The library works because
 /// the programs under test are linked dynamically.
 fn clock_shim() -> &'static Path {
-    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, built) = BUILT.get_or_init(|| {
+    static CLOCK_SHIM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, built) = CLOCK_SHIM.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let (source, built) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
         fs::write(&source, include_str!("clock.c")).expect("a temporary folder is writable");

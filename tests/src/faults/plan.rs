@@ -5,7 +5,7 @@ use super::rng::Rng;
 
 /// The plan of one run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct FaultPlan {
     /// The seed that determines the plan.
     pub seed: u64,
     /// The number of trials, which run in parallel.
@@ -25,7 +25,7 @@ pub struct Plan {
     /// If set, agents reach the manager by an address other than loopback's, so they compress large requests.
     pub non_loopback: bool,
     /// The rounds, in order.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<FaultRound>,
 }
 
 /// A platform's reaction to the end of an agent.
@@ -41,7 +41,7 @@ pub enum AgentRestart {
 
 /// A part of the run with one kind of network fault.
 #[derive(Debug, Clone)]
-pub struct Round {
+pub struct FaultRound {
     /// The state of the network.
     pub network: NetworkState,
     /// The number of steps that the trials may take.
@@ -84,7 +84,7 @@ pub enum Action {
     },
 }
 
-impl Plan {
+impl FaultPlan {
     /// Returns the plan of a seed.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -97,7 +97,8 @@ impl Plan {
         let steps = rng.count(3, 12);
         let manager_dies = agent_restart == AgentRestart::Never;
         let rounds = rng.count(1, 6);
-        let rounds = (0..rounds).map(|_| Round::random(&mut rng, steps, manager_dies)).collect();
+        let rounds =
+            (0..rounds).map(|_| FaultRound::random(&mut rng, steps, manager_dies)).collect();
         Self {
             seed,
             trials,
@@ -113,14 +114,14 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl FaultPlan {
     /// Returns the padding of each printed line. It makes the output larger than a small disk.
     pub fn padding(&self) -> String {
         if self.spool_kib.is_some() { " padding".repeat(250) } else { String::new() }
     }
 }
 
-impl Round {
+impl FaultRound {
     fn random(rng: &mut Rng, steps: usize, manager_dies: bool) -> Self {
         let network = match rng.below(8) {
             0 => NetworkState::Healthy,
@@ -161,15 +162,15 @@ mod tests {
     fn a_seed_always_means_the_same_plan() {
         for seed in 0..50 {
             assert_eq!(
-                format!("{:?}", Plan::from_seed(seed)),
-                format!("{:?}", Plan::from_seed(seed))
+                format!("{:?}", FaultPlan::from_seed(seed)),
+                format!("{:?}", FaultPlan::from_seed(seed))
             );
         }
     }
 
     #[test]
     fn a_thousand_seeds_use_every_fault() {
-        let all = format!("{:?}", (0..1000).map(Plan::from_seed).collect::<Vec<_>>());
+        let all = format!("{:?}", (0..1000).map(FaultPlan::from_seed).collect::<Vec<_>>());
         for word in
             ["KillManager", "waits_for_spool: true", "SetClock", "Some(", "NewAttempt", "Refusing"]
         {

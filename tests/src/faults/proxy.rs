@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The proxy, which is cheap to clone. Its threads end with the process.
 #[derive(Debug, Clone)]
-pub struct Proxy(Arc<Shared>);
+pub struct FaultProxy(Arc<Shared>);
 
 /// The fault of a request, if any.
 struct RequestFault(Option<Fault>);
@@ -46,7 +46,7 @@ struct State {
     is_closed: bool,
 }
 
-impl Proxy {
+impl FaultProxy {
     /// Listens on a free port, without faults.
     pub fn start(seed: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has ports");
@@ -96,7 +96,7 @@ impl Proxy {
             }
         };
         self.0.changed.notify_all();
-        self.wake();
+        self.wake_listener();
         for request in delayed {
             self.send_again(request);
         }
@@ -117,7 +117,7 @@ impl Proxy {
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.0.changed.notify_all();
-        self.wake();
+        self.wake_listener();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,7 +125,7 @@ impl Proxy {
     }
 
     /// Wakes the listener, so that it reads the state of the network.
-    fn wake(&self) {
+    fn wake_listener(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.0.port)));
     }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::harness::{Harness, TrialProcess};
-use super::plan::{AgentRestart, Plan};
+use super::plan::{AgentRestart, FaultPlan};
 use super::spool_reader::to_integer;
 use crate::{Outcome, TestBed, WAIT_TIMEOUT};
 
@@ -110,7 +110,7 @@ fn stored_output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
 }
 
 /// Panics unless the store contains exactly the output of the trials.
-pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
+pub fn verify(harness: &Harness, plan: &FaultPlan, outcome: &Outcome) {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let trials = usize::try_from(plan.trials).expect("a small number");
     assert_eq!(outcome.trials.len(), trials, "{outcome:#?}");
@@ -164,7 +164,7 @@ pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
 
 /// Returns the facts that the store must contain: those of all processes of a trial in order, and the
 /// preserved ones of a killed process.
-fn expected_facts(plan: &Plan, processes: &[TrialProcess], stored: &[Fact]) -> Vec<Fact> {
+fn expected_facts(plan: &FaultPlan, processes: &[TrialProcess], stored: &[Fact]) -> Vec<Fact> {
     let mut expected = Vec::new();
     for process in processes {
         let all = i64::try_from(plan.steps * plan.burst).expect("a small number");
@@ -198,7 +198,12 @@ type StepOutput<'a> = &'a dyn Fn(i64, i64) -> String;
 
 /// Checks that the output of every process is stored once and complete. The output of a killed process may be
 /// cut off or missing.
-fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], print: StepOutput<'_>) {
+fn verify_output(
+    plan: &FaultPlan,
+    processes: &[TrialProcess],
+    texts: &[String],
+    print: StepOutput<'_>,
+) {
     let mut texts = texts.iter().peekable();
     for process in processes {
         let all = i64::try_from(plan.steps * plan.burst).expect("a small number");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::http::{Answer, Event, Request};
+use super::http::{Answer, Request, WatchEvent};
 use super::objects::{Deletion, Refusal, apply_merge_patch, matches_selector, string_at};
 use super::{FIRST_TOKEN, Shared, admission, kueue, operators, pods, schema, trainer};
 
@@ -488,7 +488,7 @@ fn answer_watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector:
                 Ok(Some(change)) => {
                     after = change.version;
                     if matches_selector(&change.object, &selector) {
-                        return Some(Event::Changed(change));
+                        return Some(WatchEvent::Changed(change));
                     }
                 }
                 Ok(None) if shared.objects.watch_cuts() != cuts => return None,
@@ -496,12 +496,12 @@ fn answer_watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector:
                     let metadata = json!({"resourceVersion": after.to_string()});
                     let object =
                         json!({"kind": "Bookmark", "apiVersion": "v1", "metadata": metadata});
-                    return Some(Event::Other(json!({"type": "BOOKMARK", "object": object})));
+                    return Some(WatchEvent::Other(json!({"type": "BOOKMARK", "object": object})));
                 }
                 Err(_) => {
                     over = true;
                     let status = failure_status(410, "Expired", "too old resource version");
-                    return Some(Event::Other(json!({"type": "ERROR", "object": status})));
+                    return Some(WatchEvent::Other(json!({"type": "ERROR", "object": status})));
                 }
             }
         }

@@ -286,7 +286,7 @@ impl Shared {
     /// Waits for a time, or until the server ends.
     pub(super) fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
-        while Instant::now() < until && !self.ended.load(Ordering::SeqCst) {
+        while Instant::now() < until && !self.is_ending.load(Ordering::SeqCst) {
             std::thread::park_timeout(
                 until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL * 10),
             );

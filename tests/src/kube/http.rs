@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
-use super::objects::Change;
+use super::objects::ObjectChange;
 use super::{Shared, api};
 
 /// A request.
@@ -29,9 +29,9 @@ impl Request {
 }
 
 /// An event of a watch.
-pub(super) enum Event {
+pub(super) enum WatchEvent {
     /// A change of an object.
-    Changed(Arc<Change>),
+    Changed(Arc<ObjectChange>),
     /// A bookmark or an error.
     Other(Value),
 }
@@ -44,7 +44,7 @@ pub(super) enum Answer {
     /// A status code and JSON.
     Json(u16, Value),
     /// Watch events, one per line, until the function returns `None`.
-    Watch(Box<dyn FnMut() -> Option<Event>>),
+    Watch(Box<dyn FnMut() -> Option<WatchEvent>>),
     /// A text in pieces, until the function returns `None`.
     Text(TextPieces),
     /// No answer: the connection is cut.
@@ -87,8 +87,8 @@ fn handle_connection(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Resul
                 while let Some(event) = next() {
                     let word;
                     let line = match &event {
-                        Event::Changed(change) => change.line(),
-                        Event::Other(value) => {
+                        WatchEvent::Changed(change) => change.line(),
+                        WatchEvent::Other(value) => {
                             word = format!("{value}\n");
                             &word
                         }
@@ -96,7 +96,7 @@ fn handle_connection(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Resul
                     // In one packet, because three small ones would add a delay that a real server does not
                     // have.
                     writer.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
-                    if let Event::Changed(change) = event {
+                    if let WatchEvent::Changed(change) = event {
                         shared.objects.record_sent(change.version);
                     }
                 }

@@ -22,7 +22,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             if known.insert(string_at(&set, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || {
-                    JobSetRun { name: string_at(&set, "/metadata/name"), shared, set }.play();
+                    JobSetRun { name: string_at(&set, "/metadata/name"), shared, set }.run_to_end();
                 });
             }
         }
@@ -38,7 +38,7 @@ struct JobSetRun {
 }
 
 impl JobSetRun {
-    fn play(&self) {
+    fn run_to_end(&self) {
         let suspended = self.is_suspended();
         let jobs = self.roles().map(|role| self.create_job(role, suspended));
         // The real controller repeats a refused request, and writes no status until it succeeds.

@@ -45,15 +45,15 @@ pub(super) fn run(shared: &Arc<Shared>) {
                         timed_job::play_timed_job(&shared, &job, code, speed);
                     }
                     Behavior::PacedProcesses => {
-                        JobRun { paced: true, ..JobRun::new(&shared, job) }.play();
+                        JobRun { paced: true, ..JobRun::new(&shared, job) }.run_to_end();
                     }
                     Behavior::Containers => {
-                        JobRun { in_containers: true, ..JobRun::new(&shared, job) }.play();
+                        JobRun { in_containers: true, ..JobRun::new(&shared, job) }.run_to_end();
                     }
                     Behavior::Recorded(..)
                     | Behavior::Processes
                     | Behavior::ProcessesWithRacedStatus => {
-                        JobRun::new(&shared, job).play();
+                        JobRun::new(&shared, job).run_to_end();
                     }
                 });
             }
@@ -96,7 +96,7 @@ impl<'a> JobRun<'a> {
         }
     }
 
-    fn play(mut self) {
+    fn run_to_end(mut self) {
         while !self.is_gone() {
             if self.is_suspended() {
                 let condition = [("Suspended", "True", "JobSuspended", "Job suspended")];

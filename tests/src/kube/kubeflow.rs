@@ -34,7 +34,9 @@ pub(super) fn run(shared: &Arc<Shared>) {
             for job in shared.objects.list(kind.0) {
                 if known.insert(string_at(&job, "/metadata/uid")) {
                     let shared = Arc::clone(shared);
-                    std::thread::spawn(move || TrainingJobRun::new(&shared, kind, job).play());
+                    std::thread::spawn(move || {
+                        TrainingJobRun::new(&shared, kind, job).run_to_end();
+                    });
                 }
             }
         }
@@ -73,7 +75,7 @@ impl<'a> TrainingJobRun<'a> {
         Self { shared, kind, name, job, conditions: Vec::new(), has_raced_status, in_containers }
     }
 
-    fn play(mut self) {
+    fn run_to_end(mut self) {
         while !self.is_gone() {
             if self.is_suspended() {
                 self.wait_for_resumption();

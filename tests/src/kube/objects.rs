@@ -12,7 +12,7 @@ pub(super) use self::garbage::{Deletion, FOREGROUND_FINALIZER, is_being_deleted}
 mod garbage;
 
 /// The plural and the name.
-type Key = (String, String);
+type ObjectKey = (String, String);
 
 #[derive(Default)]
 struct State {
@@ -22,16 +22,16 @@ struct State {
     /// The number of cuts. A watch ends if the number has changed since its start.
     watch_cuts: u64,
     uid_count: u64,
-    objects: BTreeMap<Key, Arc<Value>>,
+    objects: BTreeMap<ObjectKey, Arc<Value>>,
     /// Set if an object was deleted since the last run of the garbage collector.
     has_garbage: bool,
     created: Vec<(String, Arc<Value>)>,
     /// The changes by kind, so that a watch of an idle kind need not search the others.
-    history: HashMap<String, Vec<Arc<Change>>>,
+    history: HashMap<String, Vec<Arc<ObjectChange>>>,
 }
 
 /// A change of an object.
-pub(super) struct Change {
+pub(super) struct ObjectChange {
     pub(super) version: u64,
     pub(super) kind: &'static str,
     pub(super) object: Arc<Value>,
@@ -39,7 +39,7 @@ pub(super) struct Change {
     line: OnceLock<String>,
 }
 
-impl Change {
+impl ObjectChange {
     /// The change as a line of a watch, rendered once for all watches.
     pub(super) fn line(&self) -> &str {
         self.line
@@ -203,7 +203,7 @@ impl Objects {
         after: u64,
         watch_cuts: u64,
         patience: Duration,
-    ) -> Result<Option<Arc<Change>>, u64> {
+    ) -> Result<Option<Arc<ObjectChange>>, u64> {
         let mut state = self.lock();
         for waited in [false, true] {
             if after < state.oldest_version {
@@ -227,7 +227,7 @@ impl Objects {
 }
 
 impl State {
-    fn store_object(&mut self, key: Key, object: Value, kind: &'static str) -> Arc<Value> {
+    fn store_object(&mut self, key: ObjectKey, object: Value, kind: &'static str) -> Arc<Value> {
         let object = self.record_change(&key.0, object, kind);
         self.objects.insert(key, Arc::clone(&object));
         object
@@ -240,7 +240,7 @@ impl State {
         let at = Instant::now();
         let object = Arc::new(object);
         let shared = Arc::clone(&object);
-        let change = Change { version, kind, object: shared, at, line: OnceLock::new() };
+        let change = ObjectChange { version, kind, object: shared, at, line: OnceLock::new() };
         self.history.entry(plural.to_owned()).or_default().push(Arc::new(change));
         object
     }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use super::admission::check_dns_label;
 use super::objects::string_at;
 
-/// The kinds of the training operator: the plural, the field with the roles, the permitted roles, and the container of a
-/// role. The first role must have one pod, if it is a master.
+/// The kinds of the training operator: the plural, the field with the roles, the permitted roles, and the container
+/// of a role. The first role must have one pod, if it is a master.
 const TRAINING_JOBS: [(&str, &str, &[&str], &str); 4] = [
     ("tfjobs", "tfReplicaSpecs", &["Chief", "Master", "Worker", "PS", "Evaluator"], "tensorflow"),
     ("pytorchjobs", "pytorchReplicaSpecs", &["Master", "Worker"], "pytorch"),

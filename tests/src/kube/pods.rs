@@ -208,8 +208,8 @@ pub(super) fn run_pods(run: &FrameworkRun<'_>) {
             restart_failed(run, &roles, pod);
         }
         let works = run.shared.controllers_running.load(Ordering::SeqCst);
-        // After the deletion of the Framework, the state of its pods does not matter. Only a controller that runs follows
-        // a request to stop.
+        // After the deletion of the Framework, the state of its pods does not matter. Only a controller that runs
+        // follows a request to stop.
         let is_ended = || run.is_being_deleted() || run.shared.is_ending.load(Ordering::SeqCst);
         let is_over = if works { run.is_unwanted() } else { is_ended() };
         if is_over {

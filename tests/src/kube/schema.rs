@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 /// The definition that the real controller creates.
-const DEFINITION: &str = include_str!("../../fixtures/frameworkcontroller/crd.json");
+const FRAMEWORK_DEFINITION: &str = include_str!("../../fixtures/frameworkcontroller/crd.json");
 
 /// Validates a Framework and removes unknown fields. Returns an error if a value is invalid.
 pub(super) fn admit(framework: &mut Value) -> Result<(), String> {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     let schema = SCHEMA.get_or_init(|| {
         let definition: Value =
-            serde_json::from_str(DEFINITION).expect("the recorded definition is JSON");
+            serde_json::from_str(FRAMEWORK_DEFINITION).expect("the recorded definition is JSON");
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
     });
     let name = framework.pointer("/metadata/name").cloned().unwrap_or(Value::Null);

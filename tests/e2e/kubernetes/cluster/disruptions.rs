@@ -94,8 +94,8 @@ impl Cluster {
         })
     }
 
-    /// Drains the node of a pod as far as the pod is concerned: closes the node to new pods, and evicts the pod. Returns
-    /// the node, if it is closed.
+    /// Drains the node of a pod as far as the pod is concerned: closes the node to new pods, and evicts the pod.
+    /// Returns the node, if it is closed.
     fn drain(&self, (pod, node): &(String, String)) -> Option<String> {
         if let Some((kube, _)) = &self.scripted {
             kube.disrupt_pod(pod, "EvictionByEvictionAPI", "Eviction API: evicting");

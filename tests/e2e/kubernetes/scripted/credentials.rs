@@ -125,7 +125,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
 }
 
 #[test]
-fn long_lists_and_expired_versions_are_read() {
+fn lists_with_pages_and_expired_versions_are_read() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));

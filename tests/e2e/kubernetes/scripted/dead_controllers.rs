@@ -130,7 +130,7 @@ fn the_failure_of_one_pod_ends_a_trial_whose_controller_is_dead() {
 }
 
 #[test]
-fn no_more_commands_run_than_trials_may() {
+fn the_pods_of_a_trial_end_before_the_next_trial_runs() {
     let main = "until grep -q begin-$NNI_TRIAL_SEQ_ID \"$TEST_BED/log\"; do sleep 0.02; done; echo score=1";
     // The command takes its time to end when it is asked to.
     let other = "trap 'sleep 1; echo end-'$NNI_TRIAL_SEQ_ID' >>\"$TEST_BED/log\"; exit 0' TERM; \

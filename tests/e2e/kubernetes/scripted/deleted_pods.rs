@@ -107,8 +107,8 @@ fn a_deleted_framework_ends_its_pods() {
     kube.wait_until_empty();
 }
 
-/// A trial of two pods. The first pod fails when it loses the second one, which ends after the first one's agent. The next
-/// attempt succeeds.
+/// A trial of two pods. The first pod fails when it loses the second one, which ends after the first one's agent. The
+/// next attempt succeeds.
 const PEER_TRIAL: &str = r#"
 cd "$TEST_BED"
 [ ! -e again ] || { echo score=1; exit 0; }

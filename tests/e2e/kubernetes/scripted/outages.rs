@@ -30,7 +30,7 @@ fn wait_for_file(bed: &TestBed, name: &str) {
 
 #[test]
 fn a_trial_that_starts_while_the_cluster_is_away_does_not_fail() {
-    const LIMIT: Duration = Duration::from_secs(2);
+    const START_UP_DEADLINE: Duration = Duration::from_secs(2);
     let line = r#"
 touch "$TEST_BED/up"
 until [ -e "$TEST_BED/go" ]; do sleep 0.1; done
@@ -45,7 +45,9 @@ echo score=1"#;
     kube.set_unreachable(true);
     let since = Instant::now();
     wait_for_file(&bed, "up");
-    wait_for("the time limit", WAIT_TIMEOUT, || (since.elapsed() > LIMIT * 2).then_some(()));
+    wait_for("the time limit", WAIT_TIMEOUT, || {
+        (since.elapsed() > START_UP_DEADLINE * 2).then_some(())
+    });
     kube.set_unreachable(false);
     std::fs::write(bed.path("go"), "").expect("the bed is writable");
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));

@@ -420,13 +420,14 @@ fn run_clean(bed: &TestBed, id: &str) {
 
 #[test]
 fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
-    const SHORT: &str = "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
+    const SHORT_TRIAL: &str =
+        "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
     for is_webhook_down in [false, true] {
         println!("a webhook is down: {is_webhook_down}");
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let gate = Gate::new(&bed.path("gate"));
-        let manager = bed.start(&mut run_command(&bed, &search(&bed, &kube, SHORT, 3)));
+        let manager = bed.start(&mut run_command(&bed, &search(&bed, &kube, SHORT_TRIAL, 3)));
         wait_for("the first trial", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == 1).then_some(())
         });
@@ -455,11 +456,12 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
 
 #[test]
 fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
-    const SHORT: &str = "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
+    const SHORT_TRIAL: &str =
+        "echo up >>\"$TEST_BED/up\"; read _ <\"$TEST_BED/gate\"; echo score=1";
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let gate = Gate::new(&bed.path("gate"));
-    let search = search(&bed, &kube, SHORT, 3).with("trialConcurrency", 2);
+    let search = search(&bed, &kube, SHORT_TRIAL, 3).with("trialConcurrency", 2);
     let manager = bed.start(&mut run_command(&bed, &search));
     wait_for("two trials", WAIT_TIMEOUT, || (bed.read("up").lines().count() == 2).then_some(()));
     kube.set_unreachable(true);

@@ -20,8 +20,8 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, RunningProgram) {
     let place = bed.path("gate");
     let trial = format!("echo one €; read _ <'{}'; echo two; echo score=1", place.display());
     // The image contains an agent, so the trial can start without the manager.
-    let keeper = bed.agent_command();
-    let folder = Path::new(keeper.get_program()).parent().unwrap();
+    let agent = bed.agent_command();
+    let folder = Path::new(agent.get_program()).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     let container = json!({"image": "any", "env": [{"name": "PATH", "value": path}]});
     let role = json!({"name": "worker", "task": {"pod": {"spec": {"containers": [container]}}}});

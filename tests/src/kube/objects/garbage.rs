@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Key, Objects, State, string_at};
+use super::{ObjectKey, Objects, State, string_at};
 
 /// The finalizer that keeps an object until the objects that it owns are gone.
 pub(in super::super) const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
@@ -90,15 +90,15 @@ impl Objects {
 #[derive(Default)]
 struct Garbage {
     /// Objects whose owners are all gone.
-    ownerless: Vec<Key>,
+    ownerless: Vec<ObjectKey>,
     /// Objects that wait for the deletion of the objects that they own, with their uids.
-    held: Vec<(Key, String)>,
+    held: Vec<(ObjectKey, String)>,
     /// The objects of each owner, by its uid, and whether they are being deleted.
-    owned: HashMap<String, Vec<(Key, bool)>>,
+    owned: HashMap<String, Vec<(ObjectKey, bool)>>,
 }
 
 impl State {
-    fn delete(&mut self, key: &Key, how: Deletion) -> Option<Arc<Value>> {
+    fn delete(&mut self, key: &ObjectKey, how: Deletion) -> Option<Arc<Value>> {
         let before = Arc::clone(self.objects.get(key)?);
         let mut object = Value::clone(&before);
         let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// Removes an object.
-    fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
+    fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
         let object = self.objects.remove(key)?;
         self.has_garbage = true;
         Some(self.record_change(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
@@ -165,7 +165,7 @@ impl State {
     }
 
     /// Removes the foreground finalizer. Without other finalizers, the object is gone.
-    fn remove_foreground_finalizer(&mut self, key: &Key) {
+    fn remove_foreground_finalizer(&mut self, key: &ObjectKey) {
         let Some(object) = self.objects.get(key) else { return };
         let mut object = Value::clone(object);
         let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();

@@ -86,7 +86,7 @@ const DOCUMENTED_EXAMPLE: &str =
     include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
 /// The space of [`CONFIGURATION`].
-const SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
+const SEARCH_SPACE: &str = r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#;
 
 const CONFIGURATION: &str = "\
 searchSpaceFile: space.json
@@ -189,7 +189,7 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", CONFIGURATION);
-    bed.write("space.json", SPACE);
+    bed.write("space.json", SEARCH_SPACE);
     let ctl = |line: &str| {
         let words: Vec<&str> = ["nnictl"].into_iter().chain(line.split(' ')).collect();
         let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &words));
@@ -414,7 +414,7 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", &CONFIGURATION.replace("Random", "Rndom"));
-    bed.write("space.json", SPACE);
+    bed.write("space.json", SEARCH_SPACE);
     let port = free_port().to_string();
     let create = ["nnictl", "create", "-c", "config.yml", "-p", &port];
     let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &create));

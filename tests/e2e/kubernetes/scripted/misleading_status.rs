@@ -9,12 +9,13 @@ use super::{run_command, search_with_service, service_section, start_cluster};
 
 #[test]
 fn a_suspended_job_that_counts_as_failed_is_preempted_and_tried_again() {
-    const LINE: &str = "echo up >>\"$TEST_BED/up\"; \
+    const TRIAL_COMMAND: &str = "echo up >>\"$TEST_BED/up\"; \
                         until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    let search = search_with_service(&bed, &kube, LINE, 1, service_section(&bed, own, &json!({})));
+    let search =
+        search_with_service(&bed, &kube, TRIAL_COMMAND, 1, service_section(&bed, own, &json!({})));
     let search = search.with("maxTrialRetries", 1);
     let running = bed.start(&mut run_command(&bed, &search));
     let wait_until_up = |times: usize| {

@@ -9,7 +9,7 @@ use trialkeeper_tests::{
 
 /// A tuner that proposes i / 10 for proposal i and records every message. Its first process that gets a
 /// request for proposal 1 waits until the gate opens. Meanwhile, it reads no messages.
-const PROGRAM: &str = r#"
+const TUNER_PROGRAM: &str = r#"
 import json, os, sys
 gate, record = sys.argv[1], open(sys.argv[2], "a")
 for line in sys.stdin:
@@ -74,7 +74,7 @@ class Hanging(Assessor):
 /// Starts a search with two trials at a time. Trials wait at the first gate, and the tuner waits at the
 /// second.
 fn start_search(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> RunningProgram {
-    bed.write("code/program.py", PROGRAM);
+    bed.write("code/program.py", TUNER_PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
     let search = Search::new(command, 3)
@@ -195,7 +195,7 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
     let bed = TestBed::new();
     let gates = create_gates(&bed);
     // More steps than fit into a pipe.
-    bed.write("code/program.py", PROGRAM);
+    bed.write("code/program.py", TUNER_PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let steps = "for i in $(seq 2000); do echo score=$i; done; sleep 600";
     let search = Search::new(steps, 3)
@@ -277,7 +277,7 @@ fn a_hanging_assessor_is_reported_and_restarted() {
 fn doctor_reports_a_tuner_that_does_not_answer() {
     let bed = TestBed::new();
     let gates = create_gates(&bed);
-    bed.write("code/program.py", &PROGRAM.replace("message[\"id\"] == 1", "True"));
+    bed.write("code/program.py", &TUNER_PROGRAM.replace("message[\"id\"] == 1", "True"));
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let search = Search::new("echo score=1", 3)
         .with("tunerPatience", "6s")

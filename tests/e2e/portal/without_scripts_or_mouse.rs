@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use trialkeeper_tests::{Browser, TestBed, WAIT_TIMEOUT};
 
-use super::looks::{IS_DRAWN, create_experiments, page_urls};
+use super::layout::{IS_DRAWN, create_experiments, page_urls};
 
 /// A script that returns what a page without scripts lacks.
 const FIND_MISSING_PARTS: &str = r"

@@ -19,7 +19,7 @@ fn replay_by_trial(cases: &'static [&'static str]) -> impl Fn(&Value) -> Behavio
 
 #[test]
 fn every_recorded_end_is_reported_with_its_reason() {
-    const CASES: [(&str, &str); 9] = [
+    const RECORDED_ENDS: [(&str, &str); 9] = [
         ("ok5", "FAILED (exit code 0): its pod succeeded, but its agent did not report it"),
         ("fail5", "FAILED (exit code 7): the container ended with exit code 7"),
         (
@@ -36,17 +36,17 @@ fn every_recorded_end_is_reported_with_its_reason() {
         ("retry", "FAILED (exit code 9): the container ended with exit code 9"),
         ("delete-background", "FAILED: its Framework was deleted, but not by the manager"),
     ];
-    const NAMES: [&str; 9] = {
+    const RECORDING_NAMES: [&str; 9] = {
         let mut names = [""; 9];
         let mut i = 0;
         while i < 9 {
-            names[i] = CASES[i].0;
+            names[i] = RECORDED_ENDS[i].0;
             i += 1;
         }
         names
     };
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), replay_by_trial(&NAMES));
+    let kube = Kube::start(bed.folder(), replay_by_trial(&RECORDING_NAMES));
     let search = search(&bed, &kube, "true", 9).with("trialConcurrency", 9);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -69,7 +69,7 @@ fn every_recorded_end_is_reported_with_its_reason() {
         run(&bed, &search)
     });
     outcome.expect_done(0, 9);
-    for (sequence, (case, reason)) in CASES.iter().enumerate() {
+    for (sequence, (case, reason)) in RECORDED_ENDS.iter().enumerate() {
         let id = &outcome.trial(sequence.try_into().unwrap()).id;
         let message = format!("trial {sequence} ({id}) {reason}");
         assert!(
@@ -176,12 +176,12 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
 #[test]
 fn a_stop_is_repeated_after_a_conflicting_change() {
     // The trial ends after the second request to stop.
-    const STUBBORN: &str = r#"
+    const STUBBORN_TRIAL: &str = r#"
 trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM
 while :; do sleep 0.1; done"#;
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
-    let search = search(&bed, &kube, STUBBORN, 1).with("maxTrialDuration", "1s");
+    let search = search(&bed, &kube, STUBBORN_TRIAL, 1).with("maxTrialDuration", "1s");
     kube.fail_requests("PATCH frameworks", 409, 1, "the object has been modified");
     let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();
     let outcome = std::thread::scope(|scope| {

@@ -57,7 +57,7 @@ fn a_mean_reaches_the_target_and_a_lucky_trial_does_not() {
 }
 
 #[test]
-fn a_point_of_the_file_is_repeated_too() {
+fn a_point_of_the_experiment_file_is_repeated_too() {
     let bed = TestBed::new();
     let outcome = search(6).with("initialTrials", json!([{"x": 0.75}])).run(&bed);
     outcome.expect_done(6, 0);

@@ -22,7 +22,7 @@ fn start_waiting_search(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgra
 
 #[test]
 #[ignore = "needs a browser"]
-fn open_pages_show_the_end() {
+fn open_pages_show_the_end_of_the_search() {
     let browser = Browser::start();
     for path in ["/", "/trials", "/trials/"] {
         let bed = TestBed::new();

@@ -65,12 +65,12 @@ fn wait_for_steps(bed: &TestBed, steps: usize) {
 }
 
 /// The numbers of steps before each kill, and before the following resume.
-type Kills = Vec<(usize, usize)>;
+type KillSteps = Vec<(usize, usize)>;
 
 #[test]
 fn a_killed_manager_resumes_without_losing_or_duplicating_a_metric() {
     #[rustfmt::skip]
-    let kills: [(&str, Kills); 6] = [
+    let kills: [(&str, KillSteps); 6] = [
         ("before the first metric",          vec![(0, 3)]),
         ("at the first metric",              vec![(1, 0)]),
         ("in mid-trial",                     vec![(7, 5)]),
@@ -85,7 +85,7 @@ fn a_killed_manager_resumes_without_losing_or_duplicating_a_metric() {
 }
 
 #[test]
-fn a_manager_killed_at_random_points_loses_nothing() {
+fn a_manager_killed_at_random_points_loses_no_metric() {
     for seed in 1..=6_usize {
         // Knuth's multiplicative generator. Its upper bits are random enough.
         let mut state = seed;
@@ -93,7 +93,7 @@ fn a_manager_killed_at_random_points_loses_nothing() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % limit
         };
-        let kills: Kills = (0..=below(3)).map(|_| (below(9), below(9))).collect();
+        let kills: KillSteps = (0..=below(3)).map(|_| (below(9), below(9))).collect();
         println!("seed {seed}: {kills:?}");
         search_with_kills(&kills);
     }

@@ -1,5 +1,6 @@
 //! Every page of the portal at the widths of a phone, a laptop and a large screen, in both themes: nothing is cut,
-//! overlaps or leaves the screen. Only the long page of the API is left out, which `search` checks. The pictures are in `target/pictures`, or in `$TRIALKEEPER_TEST_PICTURES`.
+//! overlaps or leaves the screen. Only the long page of the API is left out, which `running_search` checks. The
+//! pictures are in `target/pictures`, or in `$TRIALKEEPER_TEST_PICTURES`.
 
 use std::path::{Path, PathBuf};
 
@@ -159,7 +160,7 @@ fn no_page_is_cut_at_any_width() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_fault_of_a_page_is_found() {
+fn a_layout_fault_of_a_page_is_found() {
     let browser = Browser::start();
     let bed = TestBed::new();
     seed::create_store(&bed.data_folder(), "small", 3, 3, 1).unwrap();
