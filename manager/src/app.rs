@@ -54,7 +54,7 @@ use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// The maximum number of events that wait for the experiment. Beyond it, their senders wait.
-const EVENTS: usize = 1024;
+const EVENT_CAPACITY: usize = 1024;
 
 /// The settings with which a manager runs an experiment.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ async fn begin(
     let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
-    let (handle, events) = ExperimentHandle::new(EVENTS);
+    let (handle, events) = ExperimentHandle::new(EVENT_CAPACITY);
     let parts = ServerContext {
         settings: &settings,
         id: &id,

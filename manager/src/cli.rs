@@ -45,13 +45,13 @@ mod variables;
 const EXIT_DONE: u8 = 0;
 /// The experiment is done without a successful trial, or is held until the user fixes the cause. For other commands:
 /// the command failed.
-const NOTHING_SUCCEEDED: u8 = 1;
+const EXIT_NOTHING_SUCCEEDED: u8 = 1;
 /// The configuration, an argument or the machine prevents the experiment from starting.
-const BAD_INPUT: u8 = 2;
+const EXIT_BAD_INPUT: u8 = 2;
 /// The manager of the experiment failed. `resume` continues the experiment.
 const EXIT_MANAGER_FAILED: u8 = 3;
 /// The experiment was stopped on request and can be resumed. 128 + SIGINT, as in a shell.
-const INTERRUPTED: u8 = 130;
+const EXIT_INTERRUPTED: u8 = 130;
 /// SIGTERM ended the manager but not the trials, which the next manager adopts. 128 + SIGTERM.
 const EXIT_TRIALS_LEFT: u8 = 143;
 
@@ -357,7 +357,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() { BAD_INPUT } else { EXIT_DONE };
+            let code = if error.use_stderr() { EXIT_BAD_INPUT } else { EXIT_DONE };
             // Ignored: the output may be closed.
             drop(error.print());
             if let Some(name) = variables::variable_of(&error, &Cli::command()) {
@@ -379,7 +379,7 @@ pub fn main() -> ExitCode {
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
             ExitCode::from(code)
         }
-        Err(error) => fail(&error, NOTHING_SUCCEEDED),
+        Err(error) => fail(&error, EXIT_NOTHING_SUCCEEDED),
     }
 }
 
@@ -421,7 +421,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
                 };
                 Invocation::Run(common, what, keep_serving)
             }
-            Err(error) => return ControlFlow::Break(fail(&error, BAD_INPUT)),
+            Err(error) => return ControlFlow::Break(fail(&error, EXIT_BAD_INPUT)),
         },
         Command::Resume { id, keep_serving, common } => {
             Invocation::Run(common, ExperimentStart::Resume(id), keep_serving)
@@ -468,7 +468,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
 fn print_as_json(file: &Path) -> ExitCode {
     match config::read_document(file) {
         Ok(document) => exit_code_of_output(out::write_stdout(format!("{document}\n").as_bytes())),
-        Err(error) => fail(&error, BAD_INPUT),
+        Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
 }
 
@@ -513,7 +513,7 @@ impl Invocation {
 fn exit_code_of_output(written: Result<(), ask::Error>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(error) => fail(&error, NOTHING_SUCCEEDED),
+        Err(error) => fail(&error, EXIT_NOTHING_SUCCEEDED),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::util::layout::DIFFS_FOLDER;
 
 /// The maximum size of the code, because every trial downloads it. Agents unpack no more. NNI allows 2,000 entries
 /// and 300 MiB.
-const LIMITS: CodeLimits = CodeLimits { entries: MAX_CODE_ENTRIES, bytes: MAX_CODE_BYTES };
+const ARCHIVE_LIMITS: CodeLimits = CodeLimits { entries: MAX_CODE_ENTRIES, bytes: MAX_CODE_BYTES };
 
 /// The limits of an archive.
 #[derive(Debug, Clone, Copy)]
@@ -203,7 +203,7 @@ impl CodeArchive {
 
 /// Returns a summary of the archive that `directory` would have, as text for users. Creates nothing.
 pub fn describe_archive(directory: &Path) -> Result<String, Error> {
-    let entries = listing::list(&canonical(directory)?, None, LIMITS)?;
+    let entries = listing::list(&canonical(directory)?, None, ARCHIVE_LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
         EntryKind::File(size) => size,
         EntryKind::Directory | EntryKind::Link(_) => 0,
@@ -225,7 +225,7 @@ fn find_or_make(directory: &Path, file: &Path, private: Option<&Path>) -> Result
             Ok(sink.seal(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(directory, file, private, LIMITS)
+            make(directory, file, private, ARCHIVE_LIMITS)
         }
         Err(error) => Err(failed(error)),
     }
@@ -279,7 +279,7 @@ fn pack(
     if io::copy(&mut content, packed).map_err(read)? != size {
         return Err(Error::Changed { path: path.clone() });
     }
-    packed.write_all(&[0; tape::BLOCK][..tape::padding(size)]).map_err(failed)
+    packed.write_all(&[0; tape::BLOCK_BYTES][..tape::padding(size)]).map_err(failed)
 }
 
 /// A writer that counts and hashes the bytes that it passes on.

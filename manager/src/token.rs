@@ -29,11 +29,11 @@ const SECRET_BYTES: usize = 32;
 const SCHEME: &str = "tk2";
 
 /// The lifetime of a token in milliseconds: 90 days.
-const LIFE_MS: i64 = 90 * DAY_MS;
+const TOKEN_LIFETIME_MS: i64 = 90 * DAY_MS;
 
 /// The remaining lifetime below which a token is renewed: 60 days. An agent may thus be without a manager for that
 /// time.
-const RENEWED_MS: i64 = 60 * DAY_MS;
+const RENEWAL_LIMIT_MS: i64 = 60 * DAY_MS;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -157,7 +157,7 @@ impl Secret {
         trial: &TrialJobId,
         now_ms: i64,
     ) -> String {
-        let expires_at_ms = now_ms.saturating_add(LIFE_MS);
+        let expires_at_ms = now_ms.saturating_add(TOKEN_LIFETIME_MS);
         let tag = hmac::sign(&self.key, message(experiment, trial, expires_at_ms).as_bytes());
         let tag = BASE64_URL_SAFE_NO_PAD.encode(tag);
         format!("{SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
@@ -172,7 +172,8 @@ impl Secret {
     /// Returns a new token if the holder's token expires soon.
     pub fn renewal(&self, holder: &Holder, now_ms: i64) -> Option<String> {
         let left = holder.expires_at_ms.saturating_sub(now_ms);
-        (left < RENEWED_MS).then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
+        (left < RENEWAL_LIMIT_MS)
+            .then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
     }
 
     /// Checks that a token is valid for this trial.
@@ -246,7 +247,7 @@ mod tests {
         let (experiment, trial) = ids("exp", "t");
         let token = secret(1).trial_token(&experiment, &trial, NOW);
         assert_eq!(secret(1).check(&token, &experiment, &trial, NOW), Ok(()));
-        let holder = Holder { experiment, trial, expires_at_ms: NOW + LIFE_MS };
+        let holder = Holder { experiment, trial, expires_at_ms: NOW + TOKEN_LIFETIME_MS };
         assert_eq!(secret(1).identify(&token, NOW), Ok(holder.clone()));
         let refusal = |secret: &Secret, token: &str, experiment: &str, trial: &str, now_ms| {
             let (experiment, trial) = ids(experiment, trial);
@@ -255,13 +256,16 @@ mod tests {
         let (other, expired) = (TokenRefusal::Other(holder.clone()), TokenRefusal::Expired(holder));
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
-        let longer_lived = token.replace(&format!(".{}.", NOW + LIFE_MS), ".9999999999999.");
-        let spelled =
-            token.replace(&format!(".{}.", NOW + LIFE_MS), &format!(".+{}.", NOW + LIFE_MS));
+        let longer_lived =
+            token.replace(&format!(".{}.", NOW + TOKEN_LIFETIME_MS), ".9999999999999.");
+        let spelled = token.replace(
+            &format!(".{}.", NOW + TOKEN_LIFETIME_MS),
+            &format!(".+{}.", NOW + TOKEN_LIFETIME_MS),
+        );
         let old = token.replace("tk2.", "tk1.");
         let cut = &token[..token.len() - 1];
         let longer = format!("{token}.");
-        let end = NOW + LIFE_MS;
+        let end = NOW + TOKEN_LIFETIME_MS;
         #[rustfmt::skip]
         let table = [
             ("another trial's",       secret(1), token.as_str(),   "exp",  "u",  NOW, other.clone()),
@@ -302,7 +306,7 @@ mod tests {
             let now_ms = NOW + month * 31 * DAY_MS;
             let token = secret(1).renewal(&holder, now_ms).unwrap();
             holder = secret(1).identify(&token, now_ms + 59 * DAY_MS).unwrap();
-            assert_eq!(holder.expires_at_ms, now_ms + LIFE_MS);
+            assert_eq!(holder.expires_at_ms, now_ms + TOKEN_LIFETIME_MS);
         }
     }
 

@@ -182,9 +182,9 @@ pub fn experiment(
 
 /// Returns the newest results that were better than all before them.
 fn newest_improvements(snapshot: &Snapshot, direction: Direction) -> Vec<Improvement> {
-    const NEWEST: usize = 100;
+    const MAX_IMPROVEMENTS: usize = 100;
     let mut steps = improvements(snapshot, direction);
-    steps.drain(..steps.len().saturating_sub(NEWEST));
+    steps.drain(..steps.len().saturating_sub(MAX_IMPROVEMENTS));
     steps
 }
 
@@ -303,7 +303,7 @@ pub fn without_secrets(value: &Value) -> Value {
 
 /// Returns whether the value of a member with this name is secret.
 fn is_secret(name: &str) -> bool {
-    const SECRET: [&str; 12] = [
+    const SECRET_NAMES: [&str; 12] = [
         "password",
         "passwd",
         "passphrase",
@@ -319,7 +319,7 @@ fn is_secret(name: &str) -> bool {
     ];
     let plain = name.to_lowercase().replace(['_', '-'], "");
     // The address of a webhook often suffices to send messages to it.
-    plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
+    plain == "webhookurl" || SECRET_NAMES.iter().any(|word| plain.contains(word))
 }
 
 /// Returns whether a character changes the direction of the text, and can so disguise it. These are

@@ -42,7 +42,7 @@ use crate::view::TrialCache;
 use catalog::Catalog;
 
 /// The maximum number of open experiments. A further one closes the least recently used one.
-const OPEN_EXPERIMENTS: usize = 64;
+const MAX_OPEN_EXPERIMENTS: usize = 64;
 
 /// An experiment whose store is open for reading.
 pub struct OpenExperiment {
@@ -129,7 +129,7 @@ impl Home {
         }
         let opened = self.0.source.open(id, &self.0.log_in.gate).await;
         let experiment = Arc::new(opened.map_err(Error::Unreadable)?);
-        if open.len() >= OPEN_EXPERIMENTS {
+        if open.len() >= MAX_OPEN_EXPERIMENTS {
             let oldest = open.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| id.clone());
             oldest.and_then(|id| open.remove(&id));
         }

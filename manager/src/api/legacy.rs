@@ -71,9 +71,10 @@ pub fn router(intake: &Intake) -> Router {
 }
 
 /// The old server's response to every valid request: no body, with the content type of JSON.
-type Empty = [(HeaderName, HeaderValue); 1];
+type EmptyResponse = [(HeaderName, HeaderValue); 1];
 
-const EMPTY: Empty = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+const EMPTY_RESPONSE: EmptyResponse =
+    [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
 
 /// The keeper's comparison of its own version with the manager's.
 #[derive(Debug, Deserialize)]
@@ -105,7 +106,7 @@ async fn version(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
-) -> Result<Empty, Error> {
+) -> Result<EmptyResponse, Error> {
     let trial = shared.trial(&ids)?;
     let (Version { tag, msg }, _held) = shared.read(request).await?;
     let notes = if tag == "VCSuccess" {
@@ -117,7 +118,7 @@ async fn version(
         }]
     };
     shared.reports.accept(&trial, Lane::Facts, notes).await?;
-    Ok(EMPTY)
+    Ok(EMPTY_RESPONSE)
 }
 
 /// `POST …/stdout/EXPERIMENT/TRIAL`: receives a line, which may be a metric.
@@ -125,7 +126,7 @@ async fn stdout(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
-) -> Result<Empty, Error> {
+) -> Result<EmptyResponse, Error> {
     let trial = shared.trial(&ids)?;
     let (Stdout { tag, stream, msg }, _held) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
@@ -140,7 +141,7 @@ async fn stdout(
     if !content.bulk.is_empty() {
         shared.reports.accept(&trial, Lane::Bulk, content.bulk).await?;
     }
-    Ok(EMPTY)
+    Ok(EMPTY_RESPONSE)
 }
 
 /// `POST …/update-metrics/EXPERIMENT/TRIAL`: receives metrics. NNI uses the body's `jobId`; TrialKeeper uses the
@@ -149,12 +150,12 @@ async fn update_metrics(
     State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
-) -> Result<Empty, Error> {
+) -> Result<EmptyResponse, Error> {
     let trial = shared.trial(&ids)?;
     let (Metrics { metrics }, _held) = shared.read(request).await?;
     let facts = metrics.iter().map(|text| line::metric(&trial, &text.0)).collect();
     shared.reports.accept(&trial, Lane::Facts, facts).await?;
-    Ok(EMPTY)
+    Ok(EMPTY_RESPONSE)
 }
 
 impl LegacyState {

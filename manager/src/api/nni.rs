@@ -36,7 +36,7 @@ use crate::view::{self, TrialSummary};
 const NNI_VERSION: &str = "3.0.0";
 
 /// The number of metrics that are read from the store at once.
-const CHUNK: u32 = 10_000;
+const METRIC_CHUNK: u32 = 10_000;
 
 /// Returns NNI's routes.
 pub(super) fn routes() -> Router<Shared> {
@@ -428,8 +428,12 @@ fn records(
             let Some(attempt) = found else { continue };
             let (mut after, mut steps) = (-1, 0);
             loop {
-                let rows =
-                    shared.state.store.queries().metrics_after(attempt.key, after, CHUNK).await;
+                let rows = shared
+                    .state
+                    .store
+                    .queries()
+                    .metrics_after(attempt.key, after, METRIC_CHUNK)
+                    .await;
                 let Ok(rows) = rows else { return };
                 let Some(last) = rows.last() else { break };
                 after = i64::try_from(last.seq).unwrap_or(i64::MAX);

@@ -21,7 +21,7 @@ const MAX_ATTEMPTS: usize = 10_000;
 const MAX_PODS: u64 = 10_000;
 
 /// The maximum number of missing pods that a reply names.
-const MAX_NAMED: usize = 10;
+const MAX_NAMED_PODS: usize = 10;
 
 /// The attempts whose pods exchange their addresses.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ impl Rendezvous {
         let Some(group) = self.groups.get(&(trial.clone(), attempt.clone())) else {
             return RendezvousReply::default();
         };
-        let missing: Vec<String> = group.missing().take(MAX_NAMED).collect();
+        let missing: Vec<String> = group.missing().take(MAX_NAMED_PODS).collect();
         if !missing.is_empty() {
             return RendezvousReply { members: Vec::new(), missing };
         }
@@ -160,7 +160,8 @@ impl Group {
 }
 
 fn shown(roles: &[RoleSize]) -> String {
-    let shown = roles.iter().take(MAX_NAMED).map(|role| format!("{}:{}", role.role, role.number));
+    let shown =
+        roles.iter().take(MAX_NAMED_PODS).map(|role| format!("{}:{}", role.role, role.number));
     shown.collect::<Vec<_>>().join(",")
 }
 

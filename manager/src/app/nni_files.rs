@@ -24,11 +24,11 @@ use crate::util::layout::ExperimentDir;
 /// right after `nnictl update`, so the interval is short. The files are written only if their content changes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// The age of a stale lock file, which a program that died has left. Source: nni 3.0, `get_file_lock(…, stale=2)`.
-const STALE_LOCK: Duration = Duration::from_secs(2);
+const STALE_LOCK_AGE: Duration = Duration::from_secs(2);
 /// The time to wait for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between checks of the lock.
-const LOCK_PACE: Duration = Duration::from_millis(20);
+const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The files of an experiment for `nnictl`.
 #[derive(Debug, Clone)]
@@ -151,7 +151,7 @@ impl Lock {
             if Instant::now() >= until {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            sleep(LOCK_PACE).await;
+            sleep(LOCK_CHECK_INTERVAL).await;
         }
         // A lock file of an earlier process with the same id is stale.
         OpenOptions::new().write(true).create(true).truncate(true).open(&own)?;
@@ -178,7 +178,7 @@ fn is_held(file: &Path) -> io::Result<bool> {
         }
         // A lock file that was removed in the meantime is ignored.
         let age = entry.metadata().and_then(|lock| lock.modified()).map(|at| at.elapsed());
-        if age.is_ok_and(|age| age.is_ok_and(|age| age < STALE_LOCK)) {
+        if age.is_ok_and(|age| age.is_ok_and(|age| age < STALE_LOCK_AGE)) {
             return Ok(true);
         }
     }
@@ -191,20 +191,23 @@ mod tests {
 
     use super::*;
 
-    const LIST: &str =
+    const EXPERIMENT_LIST: &str =
         r#"{"a1": {"id": "a1", "status": "INITIALIZED", "port": 8080}, "b2": {"id": "b2"}}"#;
 
     #[test]
     fn only_the_entry_of_the_experiment_changes() {
         let text =
-            with_entry(LIST, "a1", &[("status", json!("DONE")), ("endTime", json!(5))]).unwrap();
+            with_entry(EXPERIMENT_LIST, "a1", &[("status", json!("DONE")), ("endTime", json!(5))])
+                .unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             list,
             json!({"a1": {"id": "a1", "status": "DONE", "port": 8080, "endTime": 5}, "b2": {"id": "b2"}})
         );
         assert!(text.starts_with("{\n    \"a1\": {\n        \"id\": \"a1\","), "{text}");
-        for (text, id) in [(LIST, "c3"), ("", "a1"), ("[]", "a1"), (r#"{"a1": 1}"#, "a1")] {
+        for (text, id) in
+            [(EXPERIMENT_LIST, "c3"), ("", "a1"), ("[]", "a1"), (r#"{"a1": 1}"#, "a1")]
+        {
             assert_eq!(with_entry(text, id, &[("status", json!("DONE"))]), None, "{text}");
         }
     }
@@ -217,7 +220,7 @@ mod tests {
         files.set_status("ERROR").await;
         assert!(!files.list.exists(), "no list is created");
         fs::create_dir_all(files.list.parent().unwrap()).unwrap();
-        fs::write(&files.list, LIST).unwrap();
+        fs::write(&files.list, EXPERIMENT_LIST).unwrap();
         let mut other = files.list.clone().into_os_string();
         other.push(".lock.1");
         fs::write(&other, "").unwrap();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use trial_protocol::ExperimentId;
 
-use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail};
 use crate::app;
 use crate::training_service::kubernetes::client::Access;
 use crate::util::layout::ExperimentDir;
@@ -34,10 +34,12 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error, NOTHING_SUCCEEDED),
+        Err(error) => return fail(&error, EXIT_NOTHING_SUCCEEDED),
     };
     match runtime.block_on(app::clean(dir, id, place)) {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(error) => fail(&error, if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }),
+        Err(error) => {
+            fail(&error, if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED })
+        }
     }
 }

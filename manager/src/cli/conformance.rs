@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
 
-use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
@@ -40,7 +40,7 @@ pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
         Ok(settings) => settings.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         Err(error) => {
             print_error(&error);
-            return BAD_INPUT;
+            return EXIT_BAD_INPUT;
         }
     };
     let spec = PluginSpec { command, settings, advertise: None, api_server: None };
@@ -62,7 +62,7 @@ pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
             }
             Err(error) => {
                 print_error(&error);
-                return BAD_INPUT;
+                return EXIT_BAD_INPUT;
             }
         };
         let line = format!("{}{why}", case.sentence()).replace(char::is_control, " ");
@@ -71,7 +71,7 @@ pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
     }
     if failed > 0 {
         drop(writeln!(io::stdout(), "{failed} of {} failed", cases.len()));
-        return NOTHING_SUCCEEDED;
+        return EXIT_NOTHING_SUCCEEDED;
     }
     EXIT_DONE
 }

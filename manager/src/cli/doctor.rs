@@ -12,7 +12,7 @@ use super::run::settings;
 use super::terminal::out::print;
 use super::terminal::plain_text::printable;
 use super::terminal::signals::Signals;
-use super::{BAD_INPUT, Common, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
+use super::{Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, ExperimentSpec};
@@ -25,7 +25,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         Ok(spec) => spec,
         Err(error) => {
             print_error(&error);
-            return BAD_INPUT;
+            return EXIT_BAD_INPUT;
         }
     };
     let mut checks = Checks { format: common.output, findings: Vec::new() };
@@ -70,10 +70,10 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
     match checks.close(good) {
         Ok(()) if good => EXIT_DONE,
-        Ok(()) => NOTHING_SUCCEEDED,
+        Ok(()) => EXIT_NOTHING_SUCCEEDED,
         Err(error) => {
             print_error(&error);
-            NOTHING_SUCCEEDED
+            EXIT_NOTHING_SUCCEEDED
         }
     }
 }

@@ -12,7 +12,8 @@ use super::export::ExportForm;
 use super::terminal::out::{print, text_style, write_stdout};
 use super::terminal::table;
 use super::{
-    BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, export, integer, print_error, upkeep,
+    EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, integer, print_error,
+    upkeep,
 };
 use crate::api::client;
 use crate::config;
@@ -149,19 +150,19 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
         }
     }
 }
 
 /// The fields of an experiment in a list, in addition to its address.
-const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
+const LISTED_FIELDS: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
 
 async fn list(options: &OutputArgs) -> Result<(), Error> {
     if let Some(url) = &options.place.manager {
         let mut one = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
         if let Some(members) = one.as_object_mut() {
-            members.retain(|name, _| LISTED.contains(&name.as_str()));
+            members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
             members.insert("url".to_owned(), url.as_str().into());
         }
         return print(options.output, &Value::Array(vec![one]), table::experiments);
@@ -201,7 +202,7 @@ async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
         && text_style().links
         && let Ok((_, url)) = options.place.portal().await
     {
-        shown[table::PAGE] = url.into();
+        shown[table::PAGE_MEMBER] = url.into();
     }
     print(options.output, &shown, table::experiment)
 }
@@ -276,7 +277,7 @@ async fn export_results(form: ExportForm, to: Option<PathBuf>, place: &Experimen
         Ok(Ok(())) => EXIT_DONE,
         Ok(Err(error)) => {
             print_error(&error);
-            BAD_INPUT
+            EXIT_BAD_INPUT
         }
         Err(error) => exit_code(Err(error)),
     }

@@ -324,9 +324,9 @@ fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
 
 /// Returns the name of the file for a metric's intermediate or final results.
 fn curve_name(name: &str, is_final: bool) -> String {
-    const FINAL: &str = ".final";
-    match name.strip_suffix(FINAL) {
-        _ if is_final => file_name(&format!("{name}{FINAL}")),
+    const FINAL_SUFFIX: &str = ".final";
+    match name.strip_suffix(FINAL_SUFFIX) {
+        _ if is_final => file_name(&format!("{name}{FINAL_SUFFIX}")),
         // An intermediate result whose own name ends with `.final`.
         Some(rest) => format!("{}_u2e_final", file_name(rest)),
         None => file_name(name),
@@ -349,9 +349,9 @@ fn file_name(name: &str) -> String {
     if file.is_empty() {
         return "_u_".to_owned();
     }
-    if file.len() > LONGEST_NAME {
+    if file.len() > MAX_NAME_CHARS {
         let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-        file.truncate(LONGEST_NAME);
+        file.truncate(MAX_NAME_CHARS);
         file.push_str("_u-");
         for byte in &digest.as_ref()[..8] {
             write!(file, "{byte:02x}").unwrap_or_default();
@@ -361,7 +361,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// The maximum length of a file name before a digest replaces the rest.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_CHARS: usize = 200;
 
 /// Returns whether `text` begins with an escape `_u` HEX `_`.
 fn escape_at(text: &str) -> bool {

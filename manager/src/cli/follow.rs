@@ -15,7 +15,7 @@ use crate::api::client::{self, Client};
 /// The time between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The number of attempts in a row without a new event before the command fails.
-const TRIES: u32 = 30;
+const MAX_RECONNECTS: u32 = 30;
 
 /// The reason why a stream of events ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) async fn follow(
         let before = seen.clone();
         let end = print_events(&client, trial, stream, &mut seen).await;
         tries = if seen == before { tries + 1 } else { 0 };
-        let may_retry = had_manager && tries < TRIES;
+        let may_retry = had_manager && tries < MAX_RECONNECTS;
         match end {
             Ok(StreamEnd::Over) => return Ok(()),
             Ok(StreamEnd::Cut) if !may_retry && matches!(client, Client::Near(_)) => {

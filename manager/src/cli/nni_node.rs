@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::arguments::{Action, Arguments};
 use super::run::{exit_code_of, follow_until_end, settings};
 use super::terminal::signals::Signals;
-use super::{BAD_INPUT, Common, EXIT_DONE, INTERRUPTED, print_error};
+use super::{Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, ExperimentStart, NniFiles, RunningManager, Settings};
@@ -32,7 +32,7 @@ use crate::view::without_secrets;
 
 /// The maximum time until the client gets the answer to its experiment; the client gives up after 20 s. If the start
 /// fails later, the client sees that in the status.
-const START_REPLY: Duration = Duration::from_secs(12);
+const START_REPLY_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// The time that a client gets to read the reason for a refusal.
 const CLIENT_CLOSE_TIME: Duration = Duration::from_millis(500);
@@ -74,7 +74,7 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
         Ok(begun) => begun,
         Err(error) => {
             print_error(&error);
-            return BAD_INPUT;
+            return EXIT_BAD_INPUT;
         }
     };
     let stop = CancellationToken::new();
@@ -141,7 +141,7 @@ impl NniSession {
         let PostedExperiment { configuration, reply } = tokio::select! {
             Some(posted) = posted.recv() => posted,
             () = self.stop.cancelled() => return EXIT_DONE,
-            _ = signals.next() => return INTERRUPTED,
+            _ = signals.next() => return EXIT_INTERRUPTED,
         };
         let reply = Reply(reply);
         match self.prepare(configuration) {
@@ -150,7 +150,7 @@ impl NniSession {
                 reply.refuse(why);
                 // The client ends this process after reading the answer.
                 sleep(CLIENT_CLOSE_TIME).await;
-                BAD_INPUT
+                EXIT_BAD_INPUT
             }
             Ok((Some(what), settings, files)) => {
                 let run = Box::pin(self.run_posted(what, settings, &files, reply, signals));
@@ -214,7 +214,7 @@ impl NniSession {
         let mut starting = Box::pin(app::start(settings, what));
         let started = tokio::select! {
             started = &mut starting => started,
-            () = sleep(START_REPLY) => {
+            () = sleep(START_REPLY_TIMEOUT) => {
                 self.accept(reply.take());
                 starting.await
             }
@@ -298,7 +298,7 @@ impl NniSession {
     async fn wait(&self, signals: &mut Signals) -> u8 {
         tokio::select! {
             () = self.stop.cancelled() => EXIT_DONE,
-            _ = signals.next() => INTERRUPTED,
+            _ = signals.next() => EXIT_INTERRUPTED,
         }
     }
 }

@@ -24,9 +24,9 @@ use crate::util::nearest::nearest;
 use crate::view::{self, pareto};
 
 /// The number of trials in the table.
-const BEST: usize = 10;
+const MAX_TABLE_TRIALS: usize = 10;
 /// The states that the report counts, and their names.
-const COUNTED: [(JobState, &str); 8] = [
+const COUNTED_STATES: [(JobState, &str); 8] = [
     (JobState::Succeeded, "succeeded"),
     (JobState::Failed, "failed"),
     (JobState::EarlyStopped, "stopped early"),
@@ -37,7 +37,7 @@ const COUNTED: [(JobState, &str); 8] = [
     (JobState::Waiting, "waiting"),
 ];
 /// The number of parameters with a column in the table.
-const COLUMNS: usize = 8;
+const MAX_PARAMETER_COLUMNS: usize = 8;
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl Summary {
 
     fn text(&self, style: TextStyle) -> String {
         let ranked = self.ranked();
-        let counts = COUNTED.into_iter().filter_map(|(state, word)| {
+        let counts = COUNTED_STATES.into_iter().filter_map(|(state, word)| {
             let count = self.trials.iter().filter(|(row, _)| row.state == state).count();
             let always = matches!(state, JobState::Succeeded | JobState::Failed);
             (always || count > 0).then(|| format!("{count} {word}"))
@@ -210,8 +210,9 @@ impl Summary {
             let (table, left) = table(&ranked, self.repeats, style);
             lines.push(table.trim_end().to_owned());
             lines.push(more(left, "`--output json` shows all"));
-            if ranked.len() > BEST {
-                lines.push(format!("the best {BEST} of {} with a result", ranked.len()));
+            if ranked.len() > MAX_TABLE_TRIALS {
+                lines
+                    .push(format!("the best {MAX_TABLE_TRIALS} of {} with a result", ranked.len()));
             }
             lines.push(self.best_line(row, result));
             for (name, value) in view::flat(&row.parameters) {
@@ -326,8 +327,9 @@ fn table(
     repeats: u64,
     style: TextStyle,
 ) -> (String, usize) {
-    let best = &ranked[..ranked.len().min(BEST)];
-    let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
+    let best = &ranked[..ranked.len().min(MAX_TABLE_TRIALS)];
+    let (names, left) =
+        columns(best.iter().map(|(row, ..)| &row.parameters), MAX_PARAMETER_COLUMNS);
     let metrics = best.iter().filter_map(|(_, result, _)| result.name.clone());
     let counts = if repeats > 1 { "mean".to_owned() } else { result_name(metrics) };
     let fixed = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];

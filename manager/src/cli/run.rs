@@ -11,8 +11,8 @@ use super::terminal::out::stderr_link;
 use super::terminal::progress::Progress;
 use super::terminal::signals::{EndSignal, Signals};
 use super::{
-    BAD_INPUT, Common, EXIT_DONE, EXIT_MANAGER_FAILED, EXIT_TRIALS_LEFT, INTERRUPTED,
-    NOTHING_SUCCEEDED, OnTerm, data_dir, print_error,
+    Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, EXIT_MANAGER_FAILED,
+    EXIT_NOTHING_SUCCEEDED, EXIT_TRIALS_LEFT, OnTerm, data_dir, print_error,
 };
 use crate::app::{
     self, ExperimentStart, FinishedExperiment, OwnCertificate, RunningManager, Settings,
@@ -52,7 +52,7 @@ pub(super) async fn run(common: Common, what: ExperimentStart, keep_serving: boo
         Ok(signals) => signals,
         Err(error) => {
             print_error(&error);
-            return BAD_INPUT;
+            return EXIT_BAD_INPUT;
         }
     };
     match app::start(settings, what).await {
@@ -254,7 +254,7 @@ async fn follow(
                     code_of_first = Some(EXIT_TRIALS_LEFT);
                     running.handle.leave();
                 } else {
-                    code_of_first = Some(INTERRUPTED);
+                    code_of_first = Some(EXIT_INTERRUPTED);
                     progress.report_stop();
                     running.handle.stop();
                 }
@@ -281,8 +281,8 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
         drop(writeln!(std::io::stderr().lock(), "{hint}"));
     }
     match report::print(summary, output) {
-        Ok(()) if summary.is_interrupted() => INTERRUPTED,
-        Ok(()) if summary.is_held() || !summary.has_result() => NOTHING_SUCCEEDED,
+        Ok(()) if summary.is_interrupted() => EXIT_INTERRUPTED,
+        Ok(()) if summary.is_held() || !summary.has_result() => EXIT_NOTHING_SUCCEEDED,
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
@@ -293,9 +293,9 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
 
 pub(super) fn exit_code_of(error: &app::Error) -> u8 {
     if matches!(error, app::Error::Left { .. }) {
-        INTERRUPTED
+        EXIT_INTERRUPTED
     } else if error.is_usage() {
-        BAD_INPUT
+        EXIT_BAD_INPUT
     } else {
         EXIT_MANAGER_FAILED
     }

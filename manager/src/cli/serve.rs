@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::ask::{Error, ExperimentArgs};
 use super::terminal::signals::Signals;
-use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, data_dir, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::app;
 use crate::util::layout::HomeDir;
 
@@ -39,7 +39,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         Ok(signals) => signals,
         Err(error) => {
             print_error(&error);
-            return NOTHING_SUCCEEDED;
+            return EXIT_NOTHING_SUCCEEDED;
         }
     };
     match viewing.await {
@@ -52,7 +52,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         }
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
         }
     }
 }

@@ -16,10 +16,10 @@ use super::terminal::out::{text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::screen::{Screen, ScreenAction, Size};
 use super::terminal::signals::Signals;
-use super::terminal::spark::CURVE;
+use super::terminal::spark::MAX_SPARKLINE_CHARS;
 use super::terminal::table::columns::TextStyle;
 use super::terminal::table::{self, shorten};
-use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::errors::chain;
@@ -29,21 +29,21 @@ mod head;
 mod list;
 mod text;
 
-use controls::{Content, Controls, HELP, KeyEffect, List, Pane, TrialAction};
+use controls::{Content, Controls, HELP_LINES, KeyEffect, List, Pane, TrialAction};
 use list::ListedTrial;
 
 /// The time between two updates of the screen.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of trials that are printed without a terminal.
-const PRINTED: usize = 100;
+const MAX_PRINTED_TRIALS: usize = 100;
 /// The maximum number of trials in a response of the API.
-const PAGE: usize = 1000;
+const TRIALS_PER_PAGE: usize = 1000;
 /// The number of trials that are loaded concurrently.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_LOADS: usize = 4;
 /// The number of bytes at the end of a trial's output that are loaded.
-const OUTPUT: usize = 256 << 10;
+const OUTPUT_BYTES: usize = 256 << 10;
 /// The width of a terminal that does not report its size, in columns.
-const USUAL_WIDTH: usize = 80;
+const DEFAULT_WIDTH: usize = 80;
 
 /// Shows the search until it ends, the user presses q, or a signal arrives. Returns the exit code.
 pub(super) async fn top(place: &ExperimentArgs) -> u8 {
@@ -51,7 +51,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
         Ok(signals) => signals,
         Err(error) => {
             print_error(&error);
-            return NOTHING_SUCCEEDED;
+            return EXIT_NOTHING_SUCCEEDED;
         }
     };
     let watched = tokio::select! {
@@ -62,7 +62,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
         }
     }
 }
@@ -71,7 +71,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut controls = Controls::default();
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
-        let drawing = Drawing::load(&client, &controls, PRINTED, None).await?;
+        let drawing = Drawing::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
         return write_stdout(drawing.text(TextStyle::default()).as_bytes());
     };
     let mut drawing = Drawing::load(&client, &controls, screen.size().rows, None).await?;
@@ -246,7 +246,8 @@ impl Drawing {
                 }
             }
         });
-        let rows: Vec<Result<_, Error>> = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        let rows: Vec<Result<_, Error>> =
+            stream::iter(rows).buffered(MAX_CONCURRENT_LOADS).collect().await;
         let rows = rows.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             id,
@@ -291,7 +292,7 @@ impl Drawing {
             Pane::Text { trial, content } => {
                 self.text_lines(controls, (&trial, content), style, room)
             }
-            Pane::Help => HELP.into_iter().take(room).map(str::to_owned).collect(),
+            Pane::Help => HELP_LINES.into_iter().take(room).map(str::to_owned).collect(),
         };
         let hint = printable(&controls.hint(size.columns));
         lines.push(match message {
@@ -382,7 +383,7 @@ async fn trials(
 ) -> Result<(Vec<Value>, usize), Error> {
     let (mut trials, mut total, mut cursor) = (Vec::new(), 0, String::new());
     while trials.len() < wanted {
-        let limit = PAGE.min(wanted - trials.len());
+        let limit = TRIALS_PER_PAGE.min(wanted - trials.len());
         let path = format!("/api/v1/trials?{}&limit={limit}&cursor={cursor}", controls.query());
         let found = client.ask("GET", &path, None).await?;
         total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
@@ -409,7 +410,7 @@ async fn text(
         let found = client.ask("GET", &base, None).await?;
         return Ok(table::explanation(&found, TextStyle { colours: false, ..text_style() }));
     }
-    let path = format!("{base}/log?stream={}&tail={OUTPUT}", content.name());
+    let path = format!("{base}/log?stream={}&tail={OUTPUT_BYTES}", content.name());
     let part = client.ask("GET", &path, None).await?;
     Ok(part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
@@ -443,7 +444,7 @@ async fn load_trial(
 ) -> Result<ListedTrial, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
-    let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
+    let curve = format!("{base}/metrics?type=intermediate&points={MAX_SPARKLINE_CHARS}");
     let curve = client.ask("GET", &curve, None).await?;
     let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
     Ok(ListedTrial::new(trial, &curve, &samples, now_ms))

@@ -262,7 +262,7 @@ async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
     let Ok((_, url)) = place.portal().await else { return };
     for trial in trials {
         if let Some(id) = trial.get("id").and_then(Value::as_str) {
-            trial[table::PAGE] = Value::from(format!("{url}/trials/{id}"));
+            trial[table::PAGE_MEMBER] = Value::from(format!("{url}/trials/{id}"));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::Error;
-use super::{BAD_INPUT, EXIT_DONE, NOTHING_SUCCEEDED, fail, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
 use crate::util::files::try_lock;
@@ -25,27 +25,27 @@ fn check_exists(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error
 /// Copies the database to `to` and returns the exit code.
 pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitCode {
     if let Err(error) = check_exists(dir, id) {
-        return fail(&error, BAD_INPUT);
+        return fail(&error, EXIT_BAD_INPUT);
     }
     match store::backup(&dir.database(), to) {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(error) => fail(&error, BAD_INPUT),
+        Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
 }
 
 /// Prints each problem of the database on a line, and returns the exit code.
 pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     if let Err(error) = check_exists(dir, id) {
-        return fail(&error, BAD_INPUT);
+        return fail(&error, EXIT_BAD_INPUT);
     }
     match store::check(&dir.database()) {
         Ok(wrong) if wrong.is_empty() => ExitCode::from(EXIT_DONE),
         Ok(wrong) => {
             // Ignored: standard output may be closed.
             drop(writeln!(io::stdout().lock(), "{}", wrong.join("\n")));
-            ExitCode::from(NOTHING_SUCCEEDED)
+            ExitCode::from(EXIT_NOTHING_SUCCEEDED)
         }
-        Err(error) => fail(&error, BAD_INPUT),
+        Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
 }
 
@@ -61,21 +61,21 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         && let Err(error) = check_exists(&dir, id)
     {
         print_error(&error);
-        return BAD_INPUT;
+        return EXIT_BAD_INPUT;
     }
     // Opening the store fails while a manager runs. No manager can start until the folder is gone.
     let store = match Store::open(&dir.database()) {
         Ok(store) => store,
         Err(error) => {
             print_error(&error);
-            return BAD_INPUT;
+            return EXIT_BAD_INPUT;
         }
     };
     let running = running_trials(&dir);
     if !running.is_empty() {
         let trials: Vec<String> = running.iter().map(ToString::to_string).collect();
         print_error(&Error::TrialsRun(id.clone(), trials.join(", ")));
-        return BAD_INPUT;
+        return EXIT_BAD_INPUT;
     }
     let removed = remove_folder(dir.path(), |moved| std::fs::remove_dir_all(moved));
     drop(store);
@@ -83,7 +83,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(source) => {
             print_error(&Error::File { path: dir.path().to_owned(), source });
-            NOTHING_SUCCEEDED
+            EXIT_NOTHING_SUCCEEDED
         }
     }
 }

@@ -18,10 +18,10 @@ use super::{CodeLimits, Error};
 const IGNORE_FILE: &str = ".nniignore";
 
 /// The file that marks an experiment's folder, which is not code.
-const STORE: &str = "trialkeeper.db";
+const STORE_FILE: &str = "trialkeeper.db";
 
 /// The number of examples in an error message.
-const EXAMPLES: usize = 5;
+const MAX_EXAMPLES: usize = 5;
 
 /// A file to archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn walk_without(root: &Path, own: Vec<FileId>) -> ignore::Walk {
         .add_custom_ignore_filename(IGNORE_FILE)
         .sort_by_file_name(OsStr::cmp)
         .filter_entry(move |entry| {
-            let is_store = entry.depth() > 0 && entry.path().join(STORE).exists();
+            let is_store = entry.depth() > 0 && entry.path().join(STORE_FILE).exists();
             !is_store && !is_own(entry)
         })
         .build()
@@ -190,7 +190,7 @@ fn largest<'a>(
 ) -> String {
     let mut counted: Vec<_> = counted.collect();
     counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let most = counted.into_iter().take(EXAMPLES);
+    let most = counted.into_iter().take(MAX_EXAMPLES);
     let named = most.map(|(name, n)| format!("{} ({})", String::from_utf8_lossy(name), show(n)));
     named.collect::<Vec<_>>().join(", ")
 }

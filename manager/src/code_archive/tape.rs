@@ -3,10 +3,10 @@
 //! Supports only what a code directory needs: files, directories and symbolic links, but no owners and no devices.
 
 /// The size of a block in bytes. All parts of an archive consist of blocks.
-pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCK_BYTES: usize = 512;
 
 /// The maximum size of a name in ustar's field, in bytes.
-const NAME: usize = 100;
+const MAX_NAME_BYTES: usize = 100;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Ve
     };
     let mut records = Vec::new();
     for (key, value) in [("path", name), ("linkpath", link)] {
-        if value.len() > NAME {
+        if value.len() > MAX_NAME_BYTES {
             records.extend(record(key, value));
         }
     }
@@ -46,13 +46,13 @@ pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Ve
 
 /// Returns the number of zero bytes that follow a content of `size` bytes.
 pub(super) fn padding(size: u64) -> usize {
-    let block = u64::try_from(BLOCK).expect("it is small");
+    let block = u64::try_from(BLOCK_BYTES).expect("it is small");
     usize::try_from((block - size % block) % block).expect("it is less than a block")
 }
 
 /// Returns the end of an archive.
 pub(super) fn end() -> Vec<u8> {
-    vec![0; 2 * BLOCK]
+    vec![0; 2 * BLOCK_BYTES]
 }
 
 /// Returns the pax record `LENGTH key=value\n`. The length includes its own digits.
@@ -65,10 +65,17 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-fn block(name: &[u8], flag: u8, mode: u32, size: u64, mtime: u64, link: &[u8]) -> [u8; BLOCK] {
-    let mut block = [0; BLOCK];
+fn block(
+    name: &[u8],
+    flag: u8,
+    mode: u32,
+    size: u64,
+    mtime: u64,
+    link: &[u8],
+) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
     let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &name[..name.len().min(NAME)]);
+    put(0, &name[..name.len().min(MAX_NAME_BYTES)]);
     put(100, format!("{:07o}", mode & 0o7777).as_bytes());
     put(108, b"0000000");
     put(116, b"0000000");
@@ -77,7 +84,7 @@ fn block(name: &[u8], flag: u8, mode: u32, size: u64, mtime: u64, link: &[u8]) -
     put(136, format!("{:011o}", mtime.min(0o777_7777_7777)).as_bytes());
     put(148, b"        ");
     put(156, &[flag]);
-    put(157, &link[..link.len().min(NAME)]);
+    put(157, &link[..link.len().min(MAX_NAME_BYTES)]);
     put(257, b"ustar\x0000");
     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
@@ -105,9 +112,9 @@ mod tests {
         fn heads_are_whole_blocks_with_a_correct_checksum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
             let size = u64::from(size);
             let head = head(name.as_bytes(), TapeKind::File(size), mode, 7);
-            prop_assert_eq!(head.len() % BLOCK, 0);
+            prop_assert_eq!(head.len() % BLOCK_BYTES, 0);
             prop_assert_eq!((size + u64::try_from(padding(size)).unwrap()) % 512, 0);
-            let last = &head[head.len() - BLOCK..];
+            let last = &head[head.len() - BLOCK_BYTES..];
             let stated = u32::from_str_radix(std::str::from_utf8(&last[148..154]).unwrap(), 8).unwrap();
             let sum: u32 = last.iter().enumerate()
                 .map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();

@@ -25,17 +25,17 @@ use crate::util::digest::hexadecimal;
 use crate::util::files::write_file;
 
 /// The maximum number of files and bytes that are read.
-const LIMITS: super::CodeLimits = super::CodeLimits { entries: 20_000, bytes: 300 << 20 };
+const READ_LIMITS: super::CodeLimits = super::CodeLimits { entries: 20_000, bytes: 300 << 20 };
 /// The names of folders that contain no code of the user.
-const SKIPPED: [&str; 2] = [".git", "__pycache__"];
+const SKIPPED_FOLDERS: [&str; 2] = [".git", "__pycache__"];
 /// The maximum number of changed files that a version lists.
-const NAMES: usize = 5;
+const MAX_CHANGED_NAMES: usize = 5;
 /// The maximum run time of one git command.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a diff that is stored, in bytes.
-const KEPT_DIFF_BYTES: usize = 256 << 10;
+const MAX_STORED_DIFF_BYTES: usize = 256 << 10;
 /// The maximum size of a diff that is hashed, in bytes.
-const DIFF_BYTES: u64 = 16 << 20;
+const MAX_HASHED_DIFF_BYTES: u64 = 16 << 20;
 
 /// A state of the code directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -140,7 +140,7 @@ impl CodeTracker {
     /// Fails if the directory does not exist.
     fn scan(&mut self) -> io::Result<CodeVersion> {
         let root = self.directory.canonicalize()?;
-        let (mut now, mut left, mut cut) = (BTreeMap::new(), LIMITS.bytes, false);
+        let (mut now, mut left, mut cut) = (BTreeMap::new(), READ_LIMITS.bytes, false);
         for found in listing::walk(&root) {
             let Ok(entry) = found else {
                 cut = true;
@@ -157,7 +157,7 @@ impl CodeTracker {
             if !metadata.is_file() && !metadata.is_symlink() {
                 continue;
             }
-            if now.len() == LIMITS.entries {
+            if now.len() == READ_LIMITS.entries {
                 cut = true;
                 break;
             }
@@ -222,7 +222,7 @@ impl CodeTracker {
 }
 
 fn is_skipped(name: &Path) -> bool {
-    name.components().any(|part| SKIPPED.iter().any(|skip| part.as_os_str() == *skip))
+    name.components().any(|part| SKIPPED_FOLDERS.iter().any(|skip| part.as_os_str() == *skip))
 }
 
 /// Hashes at most the first `size` bytes of a file, so that a file that grows does not cause an endless read.
@@ -272,7 +272,7 @@ fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFil
     let removed = before.iter().filter(|(name, _)| !now.contains_key(*name));
     let mut names: Vec<_> = other.chain(removed).map(|(name, _)| name).collect();
     names.sort();
-    names.iter().take(NAMES).map(|name| name.to_string_lossy().into_owned()).collect()
+    names.iter().take(MAX_CHANGED_NAMES).map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 /// Returns the state of the git work tree that contains `directory`, and its diff, if any. `None` if there is no work
@@ -304,7 +304,7 @@ async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
 /// Stores a diff in the folder, with its digest as the name.
 fn keep_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let kept = &diff[..diff.len().min(KEPT_DIFF_BYTES)];
+    let kept = &diff[..diff.len().min(MAX_STORED_DIFF_BYTES)];
     let mut text = String::from_utf8_lossy(kept).into_owned();
     if kept.len() < diff.len() {
         text.push_str("\n[the rest is not stored: the limit is 256 KiB]\n");
@@ -312,7 +312,7 @@ fn keep_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
     write_file(&diff_file(folder, &hash(diff)), 0o600, &text)
 }
 
-/// Runs git, and returns the first [`DIFF_BYTES`] of its output and whether the output is complete. `None` if git
+/// Runs git, and returns the first [`MAX_HASHED_DIFF_BYTES`] of its output and whether the output is complete. `None` if git
 /// failed or exceeded the time limit.
 async fn git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
     let mut command = Command::new("git");
@@ -326,9 +326,9 @@ async fn git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
     let run = async {
         let mut child = command.spawn().ok()?;
         let mut output = Vec::new();
-        let mut stdout = child.stdout.take()?.take(DIFF_BYTES + 1);
+        let mut stdout = child.stdout.take()?.take(MAX_HASHED_DIFF_BYTES + 1);
         stdout.read_to_end(&mut output).await.ok()?;
-        let limit = usize::try_from(DIFF_BYTES).ok()?;
+        let limit = usize::try_from(MAX_HASHED_DIFF_BYTES).ok()?;
         if output.len() > limit {
             output.truncate(limit);
             return Some((output, false));

@@ -65,10 +65,10 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, BatchError> {
 }
 
 /// The beginning of a metric as an agent writes it.
-const METRIC: &str = r#"{"kind":"metric","#;
+const METRIC_PREFIX: &str = r#"{"kind":"metric","#;
 
 fn body(raw: &str) -> serde_json::Result<ReportBody> {
-    if raw.starts_with(METRIC) {
+    if raw.starts_with(METRIC_PREFIX) {
         // Has the same result, but is faster for the most frequent kind: for a tagged enumeration, serde would copy
         // the entire body to find the tag.
         return serde_json::from_str(raw).map(ReportBody::Metric);

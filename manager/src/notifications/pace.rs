@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The maximum number of tries for a notification. Together they take more than an hour.
-const TRIES: u32 = 24;
+const MAX_TRIES: u32 = 24;
 /// The maximum pause between tries.
 const MAX_RETRY_PAUSE: Duration = Duration::from_mins(5);
 
@@ -34,7 +34,7 @@ pub(super) fn next(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
     match outcome {
         DeliveryOutcome::Delivered => NextDelivery::Done,
         DeliveryOutcome::Never(why) => NextDelivery::GivenUp(why),
-        DeliveryOutcome::NotNow(why) if tries >= TRIES => {
+        DeliveryOutcome::NotNow(why) if tries >= MAX_TRIES => {
             NextDelivery::GivenUp(format!("{why}; given up after {tries} tries"))
         }
         DeliveryOutcome::NotNow(why) => {

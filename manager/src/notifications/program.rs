@@ -16,11 +16,11 @@ use tokio::time::timeout;
 use super::pace::DeliveryOutcome;
 
 /// The maximum run time of the program.
-const BOUND: Duration = Duration::from_secs(30);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time to wait for remaining error output after the program has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 /// The maximum size of the error output in a message, in bytes.
-const SHOWN_BYTES: usize = 300;
+const MAX_SHOWN_BYTES: usize = 300;
 
 /// The process group of a program. Dropping it kills the remaining processes.
 struct ProcessGroup(Option<Pid>);
@@ -36,7 +36,7 @@ impl Drop for ProcessGroup {
 
 /// Runs the program for an event.
 pub(super) async fn run(line: &str, directory: &Path, id: &str, event: &Value) -> DeliveryOutcome {
-    run_for(BOUND, line, directory, id, event).await
+    run_for(PROGRAM_TIMEOUT, line, directory, id, event).await
 }
 
 async fn run_for(
@@ -132,7 +132,7 @@ async fn read_tail(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut bytes).await {
         last.extend_from_slice(&bytes[..count]);
-        let surplus = last.len().saturating_sub(SHOWN_BYTES);
+        let surplus = last.len().saturating_sub(MAX_SHOWN_BYTES);
         last.drain(..surplus);
     }
 }
@@ -157,12 +157,12 @@ mod tests {
         (outcome, std::fs::read_to_string(folder.path().join("out")).unwrap_or_default())
     }
 
-    const LONG: Duration = Duration::from_mins(1);
+    const LONG_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[tokio::test]
     async fn a_program_gets_the_event() {
         let line = "cat | wc -c > out; echo $TRIALKEEPER_EVENT $TRIALKEEPER_EVENT_ID $TRIALKEEPER_EXPERIMENT >> out";
-        let (outcome, out) = run_program(LONG, line).await;
+        let (outcome, out) = run_program(LONG_TIMEOUT, line).await;
         assert_eq!(outcome, DeliveryOutcome::Delivered);
         let (count, rest) = out.split_once('\n').unwrap();
         assert!(count.trim().parse::<usize>().unwrap() > 1 << 18, "{count}");
@@ -183,11 +183,11 @@ mod tests {
             ("does not exist",               "exec ./nowhere 2>/dev/null",        failed("it ended with exit status: 127")),
         ];
         for (case, line, expected) in table {
-            assert_eq!(run_program(LONG, line).await.0, expected, "{case}");
+            assert_eq!(run_program(LONG_TIMEOUT, line).await.0, expected, "{case}");
         }
         let (flood, _) =
-            run_program(LONG, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
-        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * SHOWN_BYTES));
+            run_program(LONG_TIMEOUT, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
+        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * MAX_SHOWN_BYTES));
     }
 
     #[tokio::test]
@@ -209,6 +209,6 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        timeout(LONG, dies).await.expect("the child is killed, too");
+        timeout(LONG_TIMEOUT, dies).await.expect("the child is killed, too");
     }
 }

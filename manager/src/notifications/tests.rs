@@ -10,7 +10,7 @@ use super::*;
 use crate::config::EventKind;
 use crate::util::clock::SystemClock;
 
-const BOUND: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn config(folder: &Path, command: &str) -> NotifierConfig {
     NotifierConfig {
@@ -40,7 +40,7 @@ async fn file(path: &Path) -> String {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(BOUND, seen).await.expect("the file is written in time")
+    tokio::time::timeout(TEST_TIMEOUT, seen).await.expect("the file is written in time")
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_notification_in_a_long_pause_is_retried_at_the_end() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(BOUND, noted).await.expect("the failure is recorded");
+        tokio::time::timeout(TEST_TIMEOUT, noted).await.expect("the failure is recorded");
         fs::write(&open, "").unwrap();
         assert_eq!(notifier.finish().await, left, "{line}");
         assert_eq!(fs::read_to_string(&tries).unwrap(), "tried\ntried\n", "{line}");

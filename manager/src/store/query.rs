@@ -505,8 +505,10 @@ impl ReportSources {
         let mut agents = c.prepare_cached(SELECT_CURRENT_ATTEMPT)?;
         let agent = agents.query_and_then([key], source)?.next().transpose()?;
         let mut keepers = c.prepare_cached(SELECT_OLD_KEEPER_ATTEMPT)?;
-        let keeper =
-            keepers.query_and_then(params![key, ids::OLD_KEEPER], source)?.next().transpose()?;
+        let keeper = keepers
+            .query_and_then(params![key, ids::LEGACY_KEEPER_SUFFIX], source)?
+            .next()
+            .transpose()?;
         Ok(Self { agent, keeper })
     }
 

@@ -17,10 +17,10 @@ use super::{Error, SECRET_BYTES, file, random};
 const SCHEME: &str = "tku1";
 
 /// The minimum number of characters in a token that the user chose.
-const MIN_LENGTH: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 
 /// The maximum number of characters.
-const MAX_LENGTH: usize = 512;
+const MAX_TOKEN_LENGTH: usize = 512;
 
 /// The token of an experiment's user.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ fn digest(token: &str, session: &str) -> String {
 fn valid(bytes: &[u8], path: &Path) -> Result<String, Error> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let token = text.lines().next().unwrap_or_default().trim();
-    let fits = (MIN_LENGTH..=MAX_LENGTH).contains(&token.len());
+    let fits = (MIN_TOKEN_LENGTH..=MAX_TOKEN_LENGTH).contains(&token.len());
     if fits && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(token.to_owned())
     } else {
@@ -165,7 +165,7 @@ mod tests {
     fn a_file_without_a_usable_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
-        let long = "x".repeat(MAX_LENGTH + 1);
+        let long = "x".repeat(MAX_TOKEN_LENGTH + 1);
         #[rustfmt::skip]
         let table: [(&str, &[u8]); 6] = [
             ("empty",           b""),

@@ -7,12 +7,12 @@ use std::path::Path;
 use ring::digest::{Context, SHA256};
 
 /// The number of bytes that are hashed at a time.
-const PIECE: usize = 64 << 10;
+const READ_CHUNK_BYTES: usize = 64 << 10;
 
 /// Returns the SHA-256 of a file, which is read in pieces.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
-    let (mut context, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
+    let (mut context, mut piece) = (Context::new(&SHA256), vec![0; READ_CHUNK_BYTES]);
     loop {
         match file.read(&mut piece)? {
             0 => return Ok(hexadecimal(context.finish().as_ref())),

@@ -8,7 +8,7 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const LETTERS_AND_DIGITS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// The suffix of an attempt's identifier for the reports of NNI's own keeper.
-pub const OLD_KEEPER: &str = "-legacy";
+pub const LEGACY_KEEPER_SUFFIX: &str = "-legacy";
 
 /// Creates the id of an experiment: 8 characters.
 pub fn experiment() -> ExperimentId {
@@ -124,7 +124,7 @@ enum Try<'a> {
 pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
     // TrialKeeper's ids are far shorter than the maximum. For a longer id, the old keeper's reports are stored but
     // not used.
-    AttemptId::new(format!("{attempt}{OLD_KEEPER}"))
+    AttemptId::new(format!("{attempt}{LEGACY_KEEPER_SUFFIX}"))
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
 

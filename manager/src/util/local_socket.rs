@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::files::temporary;
 
 /// The maximum length of a socket's path in the kernel, in bytes: unix(7), `sun_path`, without the final NUL.
-const LONGEST_PATH: usize = 107;
+const MAX_PATH_BYTES: usize = 107;
 
 /// Listens on `path`. A socket of an earlier manager is replaced atomically. Otherwise an agent might find no socket,
 /// and assume a manager of an earlier version.
@@ -45,7 +45,7 @@ struct ShortPath {
 
 impl ShortPath {
     fn of(path: &Path) -> io::Result<Self> {
-        if path.as_os_str().as_bytes().len() <= LONGEST_PATH {
+        if path.as_os_str().as_bytes().len() <= MAX_PATH_BYTES {
             return Ok(Self { path: path.to_owned(), _folder: None });
         }
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -72,7 +72,7 @@ mod tests {
         drop(left);
     }
 
-    const BOUND: Duration = Duration::from_secs(30);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test]
     async fn a_socket_is_private_and_replaces_a_leftover_one() {
@@ -82,7 +82,7 @@ mod tests {
             let path = folder.join("manager.sock");
             drop(bind(&path).unwrap());
             // A child of another test also holds the socket until its exec closes the inherited descriptors.
-            let refused = tokio::time::timeout(BOUND, async {
+            let refused = tokio::time::timeout(TEST_TIMEOUT, async {
                 loop {
                     if let Err(error) = connect(&path).await {
                         return error;

@@ -69,7 +69,7 @@ fn named(trials: &[u64]) -> String {
 
 /// Formats ascending numbers as ranges, such as `0-2, 5`, with at most twenty ranges.
 fn ranges(numbers: &[u64]) -> String {
-    const RANGES: usize = 20;
+    const MAX_RANGES: usize = 20;
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {
@@ -77,8 +77,8 @@ fn ranges(numbers: &[u64]) -> String {
             _ => ranges.push((*number, *number)),
         }
     }
-    let more = ranges.len().saturating_sub(RANGES);
-    let shown = ranges.iter().take(RANGES).map(|(first, last)| {
+    let more = ranges.len().saturating_sub(MAX_RANGES);
+    let shown = ranges.iter().take(MAX_RANGES).map(|(first, last)| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     });
     let more = (more > 0).then(|| "…".to_owned());

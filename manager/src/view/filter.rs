@@ -1,6 +1,6 @@
 //! PURE: an expression that selects trials, such as `lr < 0.01 and activation == "relu"`.
 //!
-//! Names are those of parameters, the metric's own name for the final result, other metrics, and [`FIELDS`]. A name with
+//! Names are those of parameters, the metric's own name for the final result, other metrics, and [`TRIAL_FIELDS`]. A name with
 //! other characters is in backquotes. A comparison with a missing value is false; `name == null` selects trials without the
 //! value.
 
@@ -15,15 +15,15 @@ use super::UNKNOWN_CAUSE;
 
 /// The names that every trial has, whatever the names of its parameters. `parameters.NAME` is always a parameter,
 /// and `metrics.NAME` a metric, unless a parameter has that name.
-pub const FIELDS: [&str; 8] =
+pub const TRIAL_FIELDS: [&str; 8] =
     ["number", "id", "state", "cause", "duration", "final", "latest", "step"];
 
 /// The maximum length of an expression, in bytes.
-const LONGEST_EXPRESSION: usize = 2000;
+const MAX_EXPRESSION_BYTES: usize = 2000;
 /// The maximum depth of nesting.
 const MAX_DEPTH: usize = 50;
 /// The units of time that a number may have, in seconds.
-const UNITS: [(&str, f64); 5] =
+const TIME_UNITS: [(&str, f64); 5] =
     [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
 
 /// A fault of an expression.
@@ -96,11 +96,11 @@ fn fault<T>(position: usize, problem: impl Into<String>) -> Result<T, FilterErro
 impl Filter {
     /// Reads an expression.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        if text.len() > LONGEST_EXPRESSION {
+        if text.len() > MAX_EXPRESSION_BYTES {
             return fault(
                 1,
                 format!(
-                    "it has {} bytes, but at most {LONGEST_EXPRESSION} are allowed",
+                    "it has {} bytes, but at most {MAX_EXPRESSION_BYTES} are allowed",
                     text.len()
                 ),
             );
@@ -124,7 +124,7 @@ impl Filter {
     pub fn names(&self) -> Vec<(&str, usize)> {
         let mut names = Vec::new();
         self.root.names(&mut names);
-        names.retain(|(name, _)| !FIELDS.contains(name));
+        names.retain(|(name, _)| !TRIAL_FIELDS.contains(name));
         names
     }
 }
@@ -450,7 +450,7 @@ fn number(text: &str, position: usize) -> Result<(f64, usize), FilterError> {
     if unit.is_empty() {
         return Ok((value, length));
     }
-    match UNITS.iter().find(|(name, _)| *name == unit) {
+    match TIME_UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, seconds)) => Ok((value * seconds, length + unit.len())),
         None => fault(
             position + length,

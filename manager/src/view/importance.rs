@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::space::ParameterAxis;
 
 /// The name of the method, for the API and the pages.
-pub const METHOD: &str = "PED-ANOVA";
+pub const IMPORTANCE_METHOD: &str = "PED-ANOVA";
 
 /// The share of the trials that counts as the best.
 const BEST_SHARE: f64 = 0.1;
@@ -27,13 +27,13 @@ const BEST_SHARE: f64 = 0.1;
 const GRID_STEPS: usize = 50;
 
 /// The minimum number of results.
-const LEAST_RESULTS: usize = 8;
+const MIN_RESULTS: usize = 8;
 
 /// The minimum of a density, so that the quotient of two densities exists.
-const LEAST_DENSITY: f64 = 1e-12;
+const MIN_DENSITY: f64 = 1e-12;
 
 /// The minimum width of a Gaussian, in places of the grid: nine tenths of it are within its own place.
-const LEAST_BANDWIDTH: f64 = 0.5 / 1.64;
+const MIN_BANDWIDTH: f64 = 0.5 / 1.64;
 
 /// A parameter and its importance.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -52,7 +52,7 @@ pub fn importance(
     direction: Direction,
 ) -> Vec<Importance> {
     let results: Vec<_> = results.iter().filter(|(_, result)| result.is_finite()).collect();
-    if results.len() < LEAST_RESULTS {
+    if results.len() < MIN_RESULTS {
         return Vec::new();
     }
     let losses: Vec<f64> = results
@@ -202,7 +202,7 @@ impl Grid {
         } else {
             numeric_density(&kernels, real(self.size - 1))
         };
-        density.into_iter().map(|value| value + LEAST_DENSITY).collect()
+        density.into_iter().map(|value| value + MIN_DENSITY).collect()
     }
 }
 
@@ -260,7 +260,7 @@ fn bandwidth(kernels: &[(f64, f64)], total: f64) -> f64 {
     }
     let last = kernels.last().map(|(at, _)| *at);
     let quartiles = upper.or(last).zip(lower).map_or(0.0, |(upper, lower)| upper - lower);
-    (1.059 * (quartiles / 1.34).min(deviation) * total.powf(-0.2)).max(LEAST_BANDWIDTH)
+    (1.059 * (quartiles / 1.34).min(deviation) * total.powf(-0.2)).max(MIN_BANDWIDTH)
 }
 
 /// Returns the share of the standard normal distribution between two places, exact in both tails.

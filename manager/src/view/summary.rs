@@ -62,7 +62,7 @@ pub struct ExperimentSummary {
 }
 
 /// The states of trials that have not ended.
-const OPEN: [&str; 4] = ["WAITING", "RUNNING", "LOST", "UNKNOWN"];
+const OPEN_STATES: [&str; 4] = ["WAITING", "RUNNING", "LOST", "UNKNOWN"];
 
 impl ExperimentSummary {
     /// Creates the summary of an experiment from its record and its view.
@@ -89,7 +89,7 @@ impl ExperimentSummary {
             best,
             front: (!view.objectives.is_empty()).then_some(view.pareto.len()),
             trials: view.trials,
-            ended: view.trials.saturating_sub(OPEN.into_iter().map(count).sum()),
+            ended: view.trials.saturating_sub(OPEN_STATES.into_iter().map(count).sum()),
             failed: count("FAILED"),
             max_trial_number: view.max_trial_number,
             owner: text(row.canonical.get("owner")),

@@ -13,7 +13,7 @@ use trial_protocol::Cause;
 
 use super::TrialSummary;
 use super::UNKNOWN_CAUSE;
-use super::filter::{self, FIELDS, Filter, FilterError};
+use super::filter::{self, Filter, FilterError, TRIAL_FIELDS};
 use crate::job_state::JobState;
 use crate::util::nearest::advice;
 
@@ -251,7 +251,7 @@ fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(
     match unknown.into_iter().find(|(name, _)| !is_known(name)) {
         None => Ok(()),
         Some((name, position)) => {
-            let names = all.iter().map(String::as_str).chain(FIELDS);
+            let names = all.iter().map(String::as_str).chain(TRIAL_FIELDS);
             let problem = format!("no trial has {name:?}; {}", advice(name, names));
             Err(QueryError::Filter(FilterError { position, problem }))
         }

@@ -19,7 +19,7 @@ use crate::util::ids;
 /// The maximum number of metrics that are kept for each trial.
 const MAX_METRICS: usize = 200;
 /// The maximum number of entries of one attempt in a timeline.
-const MAX_ENTRIES: u32 = 1000;
+const MAX_TIMELINE_ENTRIES: u32 = 1000;
 
 /// A trial in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -304,7 +304,7 @@ pub async fn detail(
     let mut timeline: Vec<_> = events.into_iter().map(own_entry).collect();
     let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
     for attempt in &attempts {
-        for report in store.queries().other_reports(attempt, MAX_ENTRIES).await? {
+        for report in store.queries().other_reports(attempt, MAX_TIMELINE_ENTRIES).await? {
             if attempt.attempt.as_str() == summary.attempt {
                 if let Ok(started) = serde_json::from_value::<Started>(report.body.clone())
                     && report.kind == "started"

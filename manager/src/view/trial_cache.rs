@@ -15,7 +15,7 @@ use crate::search::repeats::Estimate;
 use crate::store::{self, Queries};
 
 /// The number of changes that are read at once.
-const CHANGES: u32 = 10_000;
+const CHANGES_AT_ONCE: u32 = 10_000;
 
 /// The trials at one moment, by position.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +85,7 @@ impl TrialCache {
         let mut through = kept.through;
         let mut changed: HashMap<i64, i64> = HashMap::new();
         loop {
-            let steps = self.queries.changes(through, CHANGES).await?;
+            let steps = self.queries.changes(through, CHANGES_AT_ONCE).await?;
             let Some(last) = steps.last() else { break };
             through = last.number;
             changed.extend(steps.iter().map(|step| (step.trial, step.number)));

@@ -31,7 +31,7 @@ use super::local_user::is_of_own_user;
 pub(in crate::api) use super::request_origin::{
     basic, bearer, is_from_browser, is_from_portal, names_this_machine, refuse_browsers,
 };
-use super::session::{LIFETIME, Sessions};
+use super::session::{SESSION_LIFETIME, Sessions};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
 
@@ -233,7 +233,7 @@ impl Authenticator {
     /// Begins a session for a browser that sent the token, and returns its cookie.
     pub(in crate::api) async fn begin_session(&self) -> Result<HeaderValue, Error> {
         let id = self.0.sessions.begin(&self.0.user).await?;
-        self.cookie_of(&id, LIFETIME.as_secs())
+        self.cookie_of(&id, SESSION_LIFETIME.as_secs())
     }
 
     /// Ends the session whose cookie the browser sent, if any, and returns an empty cookie that replaces it.

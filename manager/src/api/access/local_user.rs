@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The table as a kernel of a little-endian machine prints it.
-    const TABLE: &str = "\
+    const SOCKET_TABLE: &str = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 26813 1 0000000000000000 100 0 0 10 0
    1: 0100007F:1F90 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000     7        0 26820 1 0000000000000000 20 0 0 10 -1
@@ -127,7 +127,7 @@ mod tests {
         for (client, server, uid) in table {
             let connection =
                 Connection { client: client.parse().unwrap(), server: server.parse().unwrap() };
-            assert_eq!(owner_in(TABLE, connection), uid, "{client}");
+            assert_eq!(owner_in(SOCKET_TABLE, connection), uid, "{client}");
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::{Error, Shared};
 use super::auth::{Authenticator, User};
 use super::throttle::{Peer, Throttle};
-use super::ticket::{LIFETIME as TICKET_LIFETIME, Tickets};
+use super::ticket::{TICKET_LIFETIME, Tickets};
 
 /// The state of the handlers for the log-in.
 #[derive(Clone)]

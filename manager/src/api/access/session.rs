@@ -13,7 +13,7 @@ use crate::util::clock::Clock;
 use crate::util::ids;
 
 /// The lifetime of a session after the log-in.
-pub(in crate::api) const LIFETIME: Duration = Duration::from_hours(30 * 24);
+pub(in crate::api) const SESSION_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// The maximum number of sessions. A further one ends the session that would expire first.
 const MAX_SESSIONS: usize = 1_000;
@@ -50,7 +50,7 @@ impl Sessions {
         let unreadable = || Error::Unwritable("the token cannot be read".to_owned());
         let digest = user.digest_of(&id).ok_or_else(unreadable)?;
         let now_ms = self.0.clock.now_ms();
-        let lifetime_ms = i64::try_from(LIFETIME.as_millis()).unwrap_or(i64::MAX);
+        let lifetime_ms = i64::try_from(SESSION_LIFETIME.as_millis()).unwrap_or(i64::MAX);
         let end_ms = now_ms.saturating_add(lifetime_ms);
         let displaced = self.insert(digest.clone(), end_ms, now_ms);
         if let Some(store) = &self.0.store {
@@ -152,7 +152,7 @@ mod tests {
         std::fs::write(user.path(), "a-token-of-the-user's-own\n").unwrap();
         assert_eq!(live(&again), [false, false], "a new token ends all");
         std::fs::write(user.path(), token).unwrap();
-        let end = i64::try_from(LIFETIME.as_millis()).unwrap();
+        let end = i64::try_from(SESSION_LIFETIME.as_millis()).unwrap();
         clock.0.store(end - 1, Ordering::SeqCst);
         assert_eq!(live(&again), [false, true]);
         clock.0.store(end, Ordering::SeqCst);

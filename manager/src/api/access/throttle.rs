@@ -43,13 +43,13 @@ struct Growth {
 /// The first pause, after the failures without one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The growth for one address.
-const OF_ADDRESS: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
+const ADDRESS_GROWTH: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
 /// The growth for all addresses together.
-const OVERALL: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
+const OVERALL_GROWTH: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
 /// The time after which one failure is forgotten.
-const FORGET_AFTER: Duration = Duration::from_secs(10);
+const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
 /// The maximum number of counted failures, so that the pauses end within minutes of the last guess.
-const MAX_COUNTED: u32 = 100;
+const MAX_FAILURES: u32 = 100;
 /// The maximum number of addresses with a count of their own. Others count only in the total.
 const MAX_ADDRESSES: usize = 10_000;
 
@@ -75,7 +75,7 @@ struct FailureCount {
 impl FailureCount {
     fn at(&self, now: Instant) -> u32 {
         let Some(last) = self.last else { return 0 };
-        let forgotten = now.saturating_duration_since(last).as_secs() / FORGET_AFTER.as_secs();
+        let forgotten = now.saturating_duration_since(last).as_secs() / FAILURE_LIFETIME.as_secs();
         self.failures.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
     }
 
@@ -83,7 +83,7 @@ impl FailureCount {
         if self.last.is_some() && self.shown == shown {
             return;
         }
-        let failures = (self.at(now) + 1).min(MAX_COUNTED);
+        let failures = (self.at(now) + 1).min(MAX_FAILURES);
         *self = Self { failures, last: Some(now), shown };
     }
 }
@@ -108,7 +108,7 @@ impl Throttle {
     fn pause(&self, peer: Peer, now: Instant) -> Duration {
         let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = failures.of.get(&peer.network()).map_or(0, |tally| tally.at(now));
-        OF_ADDRESS.pause(own).max(OVERALL.pause(failures.overall.at(now)))
+        ADDRESS_GROWTH.pause(own).max(OVERALL_GROWTH.pause(failures.overall.at(now)))
     }
 
     /// Counts a wrong token.
@@ -141,11 +141,11 @@ mod tests {
         let ms = |growth: Growth, failures| growth.pause(failures).as_millis();
         let table = [(0, 0), (5, 0), (6, 100), (7, 200), (10, 1600), (11, 3000), (100, 3000)];
         for (failures, expected) in table {
-            assert_eq!(ms(OF_ADDRESS, failures), expected, "{failures}");
+            assert_eq!(ms(ADDRESS_GROWTH, failures), expected, "{failures}");
         }
         let table = [(50, 0), (51, 100), (60, 100), (61, 200), (100, 1000), (u32::MAX, 1000)];
         for (failures, expected) in table {
-            assert_eq!(ms(OVERALL, failures), expected, "{failures}");
+            assert_eq!(ms(OVERALL_GROWTH, failures), expected, "{failures}");
         }
     }
 
@@ -157,20 +157,20 @@ mod tests {
         for guess in 0..20 {
             throttle.count(guesser, &guess.to_string());
         }
-        assert_eq!(pause(guesser), OF_ADDRESS.longest);
-        assert_eq!(pause(peer("::ffff:192.0.2.1")), OF_ADDRESS.longest, "the same address");
+        assert_eq!(pause(guesser), ADDRESS_GROWTH.longest);
+        assert_eq!(pause(peer("::ffff:192.0.2.1")), ADDRESS_GROWTH.longest, "the same address");
         assert_eq!(pause(user), Duration::ZERO);
         for guess in 0..1000 {
             let many = format!("10.0.{}.{}", guess / 250, guess % 250);
             throttle.count(peer(&many), &format!("guess {guess}"));
         }
-        assert_eq!(pause(user), OVERALL.longest, "guesses of many addresses count together");
+        assert_eq!(pause(user), OVERALL_GROWTH.longest, "guesses of many addresses count together");
         let began = Instant::now();
         throttle.wait(None).await;
         assert_eq!(began.elapsed(), Duration::ZERO, "the Unix socket");
         throttle.wait(user).await;
-        assert!(began.elapsed() >= OVERALL.longest);
-        tokio::time::advance(FORGET_AFTER * MAX_COUNTED).await;
+        assert!(began.elapsed() >= OVERALL_GROWTH.longest);
+        tokio::time::advance(FAILURE_LIFETIME * MAX_FAILURES).await;
         assert_eq!((pause(user), pause(guesser)), (Duration::ZERO, Duration::ZERO));
     }
 
@@ -186,7 +186,7 @@ mod tests {
             throttle.count(peer(&format!("2001:db8::{guess}")), &guess.to_string());
         }
         let pause = throttle.pause(poller.unwrap(), Instant::now());
-        assert_eq!(pause, OF_ADDRESS.longest, "addresses of one network count together");
+        assert_eq!(pause, ADDRESS_GROWTH.longest, "addresses of one network count together");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::util::ids;
 
 /// The lifetime of a ticket.
-pub(in crate::api) const LIFETIME: Duration = Duration::from_mins(5);
+pub(in crate::api) const TICKET_LIFETIME: Duration = Duration::from_mins(5);
 /// The maximum number of valid tickets; a further one displaces the oldest.
 const MAX_TICKETS: usize = 16;
 
@@ -34,7 +34,7 @@ impl Tickets {
     /// are random and short-lived.
     pub(in crate::api) async fn redeem(&self, shown: &str) -> bool {
         let mut tickets = self.0.lock().await;
-        tickets.retain(|(_, issued)| issued.elapsed() < LIFETIME);
+        tickets.retain(|(_, issued)| issued.elapsed() < TICKET_LIFETIME);
         let found = tickets.iter().position(|(ticket, _)| ticket == shown);
         found.map(|at| tickets.remove(at)).is_some()
     }
@@ -51,7 +51,7 @@ mod tests {
         assert!(!tickets.redeem("").await && !tickets.redeem(&one[1..]).await);
         assert!(tickets.redeem(&one).await);
         assert!(!tickets.redeem(&one).await, "once");
-        tokio::time::advance(LIFETIME).await;
+        tokio::time::advance(TICKET_LIFETIME).await;
         assert!(!tickets.redeem(&late).await, "a ticket expires");
         let first = tickets.issue().await;
         for _ in 0..MAX_TICKETS {

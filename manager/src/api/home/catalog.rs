@@ -22,11 +22,11 @@ use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::{self, ExperimentSummary, TrialCache};
 
 /// The maximum number of experiments that are read at the same time.
-const READ_AT_A_TIME: usize = 8;
+const MAX_CONCURRENT_READS: usize = 8;
 /// The minimum time between two writes of the summaries.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum length of a note, in bytes.
-pub(super) const LONGEST_NOTE: usize = 12 << 10;
+pub(super) const MAX_NOTE_BYTES: usize = 12 << 10;
 
 /// The size and time of a file. A change of either means that the file was written.
 type FileStamp = (u64, i64, i64);
@@ -138,7 +138,7 @@ impl Catalog {
             let summary = self.read(home, &id).await;
             (id, CachedSummary { stamp, summary })
         });
-        let mut reads = Box::pin(reads.buffer_unordered(READ_AT_A_TIME));
+        let mut reads = Box::pin(reads.buffer_unordered(MAX_CONCURRENT_READS));
         while let Some((id, read)) = reads.next().await {
             changed = true;
             known.insert(id, read);

@@ -22,7 +22,7 @@ use crate::view::export::{self, plain};
 use crate::view::{self, Snapshot};
 
 /// The scripts that the page needs, which browsers load in advance.
-const SCRIPTS: [&str; 7] = [
+const COMPARISON_SCRIPTS: [&str; 7] = [
     "points",
     "plots-compare",
     "plots-curves",
@@ -33,7 +33,7 @@ const SCRIPTS: [&str; 7] = [
 ];
 
 /// The maximum number of experiments in a comparison.
-const COMPARED: usize = 8;
+const MAX_COMPARED: usize = 8;
 
 /// An experiment of the comparison.
 struct ComparedExperiment {
@@ -66,9 +66,9 @@ pub(super) async fn page(
         h1 { "Compare experiments" }
         @for problem in &unreadable { p.trouble { (words::sanitize(problem)) } }
         @if columns.is_empty() {
-            p { "First select up to " (COMPARED) " experiments in " a href=(url("/")) { "the list" } "." }
+            p { "First select up to " (MAX_COMPARED) " experiments in " a href=(url("/")) { "the list" } "." }
         } @else {
-            @if ids.len() > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (ids.len()) " selected experiments." } }
+            @if ids.len() > MAX_COMPARED { p.hint { "Showing the first " (MAX_COMPARED) " of " (ids.len()) " selected experiments." } }
             (warning(&columns))
             p.hint { "Download: " a href=(file_link(&columns, "csv")) download { "CSV" } ", " a href=(file_link(&columns, "json")) download { "JSON" } }
             (comparison(&columns))
@@ -96,7 +96,7 @@ async fn columns(
 ) -> Result<(Vec<ComparedExperiment>, Vec<String>), Error> {
     let entries = home.0.catalog.refresh(home).await;
     let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
-    for id in ids.iter().take(COMPARED) {
+    for id in ids.iter().take(MAX_COMPARED) {
         let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
         match column(home, &entries, &id).await {
             Ok(column) => columns.push(column),
@@ -313,7 +313,7 @@ fn warning(columns: &[ComparedExperiment]) -> Markup {
 /// Renders the plots, which a script replaces by interactive ones, and the tables.
 fn comparison(columns: &[ComparedExperiment]) -> Markup {
     html! {
-        @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
+        @for script in COMPARISON_SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         span #comparison hidden data-live data-experiments=(data(columns).to_string()) {}
         (portal::plot_keys())
         div.plots {
@@ -365,10 +365,10 @@ fn fixed_plots(columns: &[ComparedExperiment]) -> Markup {
 
 /// Returns the unit of a time axis up to the longest of these times, in milliseconds, and its name.
 fn time_unit(times: impl Iterator<Item = f64>) -> (f64, &'static str) {
-    const UNITS: [(f64, &str); 4] =
+    const TIME_UNITS: [(f64, &str); 4] =
         [(86_400e3, "days"), (3600e3, "hours"), (60e3, "minutes"), (1e3, "seconds")];
     let longest = times.fold(0.0, f64::max);
-    UNITS.into_iter().find(|(unit, _)| longest >= 2.0 * unit).unwrap_or(UNITS[3])
+    TIME_UNITS.into_iter().find(|(unit, _)| longest >= 2.0 * unit).unwrap_or(TIME_UNITS[3])
 }
 
 /// A function that returns a group of an experiment's members.

@@ -22,10 +22,10 @@ use crate::view::export::lines;
 use crate::view::{self, ExperimentSummary};
 
 /// The number of experiments per page.
-const ROWS: usize = 200;
+const PAGE_ROWS: usize = 200;
 
 /// The states of the filter, and their names.
-const STATES: [(&str, &str); 5] = [
+const STATE_FILTERS: [(&str, &str); 5] = [
     ("running", "running"),
     ("interrupted", "interrupted"),
     ("done", "done"),
@@ -255,9 +255,9 @@ pub(in crate::api) async fn experiments(
     CheckedQuery(query): CheckedQuery<ExperimentQuery>,
 ) -> Result<Json<ExperimentPage>, Error> {
     let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
-    let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
+    let (total, pages) = (chosen.len(), chosen.len().div_ceil(PAGE_ROWS).max(1));
     let from = query.page.unwrap_or(1).clamp(1, pages) - 1;
-    let listed = chosen.into_iter().skip(from * ROWS).take(ROWS).map(listed);
+    let listed = chosen.into_iter().skip(from * PAGE_ROWS).take(PAGE_ROWS).map(listed);
     Ok(Json(ExperimentPage { experiments: listed.collect(), total, pages }))
 }
 
@@ -347,9 +347,9 @@ pub(super) async fn page(
     owners.sort();
     owners.dedup();
     let chosen = query.chosen(entries)?;
-    let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
+    let (total, pages) = (chosen.len(), chosen.len().div_ceil(PAGE_ROWS).max(1));
     let at = query.page.unwrap_or(1).clamp(1, pages);
-    let rows: Vec<_> = chosen.into_iter().skip((at - 1) * ROWS).take(ROWS).collect();
+    let rows: Vec<_> = chosen.into_iter().skip((at - 1) * PAGE_ROWS).take(PAGE_ROWS).collect();
     let in_archive = query.archived == Some(true);
     let file = |format: &str| query.address("/api/v1/experiments/export", &[("format", format)]);
     let content = html! {
@@ -413,7 +413,7 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
             label { "State "
                 select name="state" {
                     option value="" { "all" }
-                    @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
+                    @for (word, name) in STATE_FILTERS { option value=(word) selected[state == word] { (name) } }
                 }
             }
             @if owners.len() > 1 || !owner.is_empty() {

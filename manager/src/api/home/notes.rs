@@ -8,12 +8,12 @@ use trial_protocol::ExperimentId;
 use super::super::Error;
 use super::super::portal::base::url;
 use super::super::portal::{PageRefusal, Viewer, form, page as dressed, words};
-use super::catalog::{Annotation, LONGEST_NOTE};
+use super::catalog::{Annotation, MAX_NOTE_BYTES};
 use super::{Home, list, markdown};
 
 /// The maximum length of a tag, in characters, and the maximum number of tags.
-const LONGEST_TAG: usize = 60;
-const MOST_TAGS: usize = 20;
+const MAX_TAG_CHARS: usize = 60;
+const MAX_TAGS: usize = 20;
 
 async fn known(home: &Home, id: &str) -> Result<(ExperimentId, super::catalog::Entry), Error> {
     let unknown = || Error::UnknownExperiment(format!("there is no experiment {id} in this home"));
@@ -45,7 +45,7 @@ pub(super) async fn page(
         @if viewer.may_change {
             h2 { "Edit" }
             form.stacked method="post" action=(url(&format!("/about/{id}"))) {
-                label { "Notes (Markdown)" textarea name="notes" rows="10" maxlength=(LONGEST_NOTE) { (notes) } }
+                label { "Notes (Markdown)" textarea name="notes" rows="10" maxlength=(MAX_NOTE_BYTES) { (notes) } }
                 label { "Tags (separated by commas)" input name="tags" value=(entry.tags().join(", ")); }
                 label.check { input type="checkbox" name="archived" value="true" checked[*archived]; " Archived" }
                 button { "Save" }
@@ -61,16 +61,16 @@ pub(super) async fn page(
 fn tags(text: &str) -> Result<Vec<String>, Error> {
     let mut tags: Vec<String> = Vec::new();
     for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
-        if tag.chars().count() > LONGEST_TAG || tag.chars().any(char::is_control) {
-            let detail = format!("a tag must be one line of at most {LONGEST_TAG} characters");
+        if tag.chars().count() > MAX_TAG_CHARS || tag.chars().any(char::is_control) {
+            let detail = format!("a tag must be one line of at most {MAX_TAG_CHARS} characters");
             return Err(Error::BadRequest(detail));
         }
         if !tags.iter().any(|known| known == tag) {
             tags.push(tag.to_owned());
         }
     }
-    if tags.len() > MOST_TAGS {
-        return Err(Error::BadRequest(format!("an experiment may have at most {MOST_TAGS} tags")));
+    if tags.len() > MAX_TAGS {
+        return Err(Error::BadRequest(format!("an experiment may have at most {MAX_TAGS} tags")));
     }
     Ok(tags)
 }
@@ -89,9 +89,9 @@ pub(super) async fn save(
     let written = tags(field("tags").unwrap_or_default())?;
     let same = entry.annotation.tags.is_none() && written == entry.summary.tags;
     let notes = field("notes").unwrap_or_default().replace("\r\n", "\n");
-    if notes.len() > LONGEST_NOTE {
+    if notes.len() > MAX_NOTE_BYTES {
         return Err(
-            Error::BadRequest(format!("a note may have at most {LONGEST_NOTE} bytes")).into()
+            Error::BadRequest(format!("a note may have at most {MAX_NOTE_BYTES} bytes")).into()
         );
     }
     let archived = field("archived") == Some("true");

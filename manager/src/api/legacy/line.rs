@@ -8,7 +8,7 @@ use trial_protocol::{
 };
 
 /// The mark before a metric's JSON. An apostrophe follows the JSON.
-const MARKER: &str = "NNISDK_MEb'";
+const METRIC_MARKER: &str = "NNISDK_MEb'";
 
 /// The maximum length of a malformed text in a message to the user, in characters.
 const MAX_TEXT_CHARS: usize = 200;
@@ -45,7 +45,7 @@ impl LineContent {
 /// Reads a line of the trial's own output. Text beside metrics is output. A metric that cannot be read becomes a
 /// note, and stays in the output.
 pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
-    if let Some(rest) = line.strip_prefix(MARKER)
+    if let Some(rest) = line.strip_prefix(METRIC_MARKER)
         && let Some(fact) = read_single_metric(trial, rest)
     {
         return LineContent { facts: vec![fact], bulk: Vec::new() };
@@ -53,8 +53,8 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineConten
     let (mut facts, mut beside) = (Vec::new(), String::new());
     let mut rest = line;
     // Several processes of a trial may write to one line.
-    while let Some(at) = rest.find(MARKER) {
-        let text = &rest[at + MARKER.len()..];
+    while let Some(at) = rest.find(METRIC_MARKER) {
+        let text = &rest[at + METRIC_MARKER.len()..];
         // The JSON parser determines the end of the JSON, which may contain apostrophes.
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let value = values.next();
@@ -162,11 +162,11 @@ mod tests {
         let bare = r#"{"trial_job_id": "abcde", "type": "FINAL", "sequence": 0, "value": 7}"#;
         #[rustfmt::skip]
         let table = [
-            ("NNI's own bytes",    format!("{MARKER}{periodical}'"),       MetricKind::Intermediate, 3, json!(0.5), ""),
-            ("an apostrophe",      format!("{MARKER}{apostrophe}'"),       MetricKind::Final, 0, json!({"default": "NaN", "who": "it's'"}), ""),
-            ("a bare value",       format!("{MARKER}{bare}'"),             MetricKind::Final, 0, json!(7), ""),
-            ("text before it",     format!("epoch 1 {MARKER}{bare}'"),     MetricKind::Final, 0, json!(7), "epoch 1 "),
-            ("text on both sides", format!("[{MARKER}{bare}']"),           MetricKind::Final, 0, json!(7), "[]"),
+            ("NNI's own bytes",    format!("{METRIC_MARKER}{periodical}'"),       MetricKind::Intermediate, 3, json!(0.5), ""),
+            ("an apostrophe",      format!("{METRIC_MARKER}{apostrophe}'"),       MetricKind::Final, 0, json!({"default": "NaN", "who": "it's'"}), ""),
+            ("a bare value",       format!("{METRIC_MARKER}{bare}'"),             MetricKind::Final, 0, json!(7), ""),
+            ("text before it",     format!("epoch 1 {METRIC_MARKER}{bare}'"),     MetricKind::Final, 0, json!(7), "epoch 1 "),
+            ("text on both sides", format!("[{METRIC_MARKER}{bare}']"),           MetricKind::Final, 0, json!(7), "[]"),
         ];
         for (case, line, kind, sequence, value, beside) in table {
             let content = read(&t(), Stream::Stdout, &line);
@@ -183,10 +183,10 @@ mod tests {
     fn all_metrics_on_a_line_are_read() {
         let of = |sequence: u64| {
             format!(
-                r#"{MARKER}{{"trial_job_id": "abcde", "type": "PERIODICAL", "sequence": {sequence}, "value": "1"}}'"#
+                r#"{METRIC_MARKER}{{"trial_job_id": "abcde", "type": "PERIODICAL", "sequence": {sequence}, "value": "1"}}'"#
             )
         };
-        let (none, foreign) = (format!("{MARKER}{{'"), of(7).replace("abcde", "other"));
+        let (none, foreign) = (format!("{METRIC_MARKER}{{'"), of(7).replace("abcde", "other"));
         #[rustfmt::skip]
         let table = [
             ("one after the other",      format!("{}{}", of(0), of(1)),             vec![Some(0), Some(1)],       String::new()),
@@ -219,7 +219,7 @@ mod tests {
             (r"{",                                                           "EOF while parsing an object at line 1 column 1"),
         ];
         for (json, problem) in table {
-            let line = format!("{MARKER}{json}");
+            let line = format!("{METRIC_MARKER}{json}");
             let content = read(&t(), Stream::Stdout, &line);
             let [ReportBody::Note { code, message }] = content.facts.as_slice() else {
                 panic!("{json}: {content:?}")
@@ -243,8 +243,8 @@ mod tests {
         #[test]
         fn random_lines_of_an_old_keeper_never_panic(before in ".*", text in ".*", json in "\\{\"[a-z_]{0,12}\": ?[0-9\"a-z'\\[]{0,9}\\}?'?") {
             drop(read(&t(), Stream::Stderr, &text));
-            drop(read(&t(), Stream::Stderr, &format!("{before}{MARKER}{text}")));
-            drop(read(&t(), Stream::Stderr, &format!("{before}{MARKER}{json}")));
+            drop(read(&t(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{text}")));
+            drop(read(&t(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{json}")));
             drop(metric(&t(), &text));
         }
     }

@@ -14,7 +14,7 @@ use crate::api::access::auth::User;
 use crate::api::{Error, Shared};
 
 /// The maximum number of bytes that are returned of a log, from its end.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Returns the routes of the logs.
 pub(super) fn routes() -> Router<Shared> {
@@ -41,8 +41,8 @@ async fn log(
 async fn end_of(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path).await?;
     let length = file.metadata().await?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES))).await?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES))).await?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).await?;
+    file.take(MAX_LOG_BYTES).read_to_end(&mut bytes).await?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -8,7 +8,7 @@ use axum::response::Response;
 use crate::api::PREFIX_HEADER;
 
 /// The maximum length of a prefix, in bytes.
-const LONGEST_PREFIX: usize = 200;
+const MAX_PREFIX_BYTES: usize = 200;
 
 /// The site to which a page belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -76,7 +76,7 @@ fn prefix(named: &str) -> Option<String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte);
     let good = named.starts_with('/')
         && !named.starts_with("//")
-        && named.len() <= LONGEST_PREFIX
+        && named.len() <= MAX_PREFIX_BYTES
         && named.bytes().all(is_plain);
     good.then(|| named.to_owned())
 }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_a_path_of_this_host() {
-        let long = format!("/{}", "x".repeat(LONGEST_PREFIX));
+        let long = format!("/{}", "x".repeat(MAX_PREFIX_BYTES));
         #[rustfmt::skip]
         let table = [
             ("/e/k3f9", Some("/e/k3f9")), ("/a/b/", Some("/a/b")), ("", None), ("/", None), ("e", None),

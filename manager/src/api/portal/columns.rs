@@ -18,7 +18,7 @@ const MAX_COLUMNS: usize = 200;
 /// The place of the column of means and of further objectives: after the result.
 const MEAN_PLACE: usize = 3;
 /// The key of the column of machines.
-pub(super) const MACHINE: &str = "machine";
+pub(super) const MACHINE_KEY: &str = "machine";
 
 /// The content of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goal
         Column::new("created", "Created", ColumnContent::Created, false),
         Column::new("started", "Started", ColumnContent::Started, false),
         Column::new("ended", "Ended", ColumnContent::Ended, false),
-        Column::new(MACHINE, "Machine", ColumnContent::Machine, false),
+        Column::new(MACHINE_KEY, "Machine", ColumnContent::Machine, false),
         Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
     ];
     let (objectives, others): (Vec<_>, Vec<_>) =

@@ -9,16 +9,16 @@ use super::words;
 use crate::view::space::ParameterAxis;
 
 /// The top and the bottom of the plotted area, in pixels.
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = 236.0;
+const PLOT_TOP: f64 = 16.0;
+const PLOT_BOTTOM: f64 = 236.0;
 /// The height of a plot, in pixels.
-const HEIGHT: f64 = 272.0;
+const PLOT_HEIGHT: f64 = 272.0;
 /// The width of the labels beside a plot, in pixels.
-const SIDE: f64 = 60.0;
+const LABEL_WIDTH: f64 = 60.0;
 /// The size of the curves' own picture, which is stretched, in its own units.
-const UNITS: f64 = 1000.0;
+const PICTURE_SIZE: f64 = 1000.0;
 /// The share of the area that stays free at each end of an axis.
-const PAD: f64 = 0.05;
+const AXIS_PADDING: f64 = 0.05;
 /// The maximum number of options that have a label on an axis.
 const MAX_LABELS: usize = 6;
 
@@ -133,7 +133,7 @@ impl Scale {
     /// Returns the scale of these scaled values. `None` without a finite value.
     fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let (low, high) = range(values)?;
-        let pad = if high > low { (high - low) * PAD } else { low.abs().max(1.0) * 0.1 };
+        let pad = if high > low { (high - low) * AXIS_PADDING } else { low.abs().max(1.0) * 0.1 };
         Some(Self { low: low - pad, high: high + pad })
     }
 
@@ -166,10 +166,10 @@ impl Figure {
         html! {
             figure.plot {
                 div.plane {
-                    svg aria-hidden="true" width=(SIDE) height=(HEIGHT) { (self.side(&up)) }
-                    svg role="img" aria-label=(self.description()) width="100%" height=(HEIGHT) {
+                    svg aria-hidden="true" width=(LABEL_WIDTH) height=(PLOT_HEIGHT) { (self.side(&up)) }
+                    svg role="img" aria-label=(self.description()) width="100%" height=(PLOT_HEIGHT) {
                         (self.frame(&across, &up))
-                        svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
+                        svg x="0" y=(PLOT_TOP) width="100%" height=(PLOT_BOTTOM - PLOT_TOP) viewBox={ "0 0 " (PICTURE_SIZE) " " (PICTURE_SIZE) } preserveAspectRatio="none" {
                             @for (at, curve) in self.curves.iter().enumerate() {
                                 polyline class={ "curve c" (at % 8) } points=(self.corners(curve, &across, &up)) vector-effect="non-scaling-stroke" {}
                             }
@@ -195,8 +195,8 @@ impl Figure {
     fn side(&self, up: &Scale) -> Markup {
         html! {
             @for (value, label) in self.up.labels(up.low, up.high) {
-                @let y = format!("{:.1}", BOTTOM - up.share(value) * (BOTTOM - TOP));
-                text x=(SIDE - 8.0) y=(y) text-anchor="end" dominant-baseline="central" { (label) }
+                @let y = format!("{:.1}", PLOT_BOTTOM - up.share(value) * (PLOT_BOTTOM - PLOT_TOP));
+                text x=(LABEL_WIDTH - 8.0) y=(y) text-anchor="end" dominant-baseline="central" { (label) }
             }
         }
     }
@@ -205,23 +205,23 @@ impl Figure {
     fn frame(&self, across: &Scale, up: &Scale) -> Markup {
         html! {
             @for (value, _) in self.up.labels(up.low, up.high) {
-                @let y = format!("{:.1}", BOTTOM - up.share(value) * (BOTTOM - TOP));
+                @let y = format!("{:.1}", PLOT_BOTTOM - up.share(value) * (PLOT_BOTTOM - PLOT_TOP));
                 line.rule x1="0" x2="100%" y1=(y) y2=(y) {}
             }
             @for (value, label) in self.across.labels(across.low, across.high) {
                 @let share = across.share(value);
                 @let side = if share < 0.08 { "start" } else if share > 0.92 { "end" } else { "middle" };
-                text x=(format!("{:.2}%", share * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (label) }
+                text x=(format!("{:.2}%", share * 100.0)) y=(PLOT_BOTTOM + 16.0) text-anchor=(side) { (label) }
             }
-            text x="50%" y=(HEIGHT - 4.0) text-anchor="middle" { (self.across.name) }
+            text x="50%" y=(PLOT_HEIGHT - 4.0) text-anchor="middle" { (self.across.name) }
         }
     }
 
     fn corners(&self, curve: &Curve, across: &Scale, up: &Scale) -> String {
         let finite = curve.points.iter().filter(|(_, y)| y.is_finite());
         let corners = finite.map(|(x, y)| {
-            let x = across.share(self.across.scaled(*x)) * UNITS;
-            let y = (1.0 - up.share(self.up.scaled(*y))) * UNITS;
+            let x = across.share(self.across.scaled(*x)) * PICTURE_SIZE;
+            let y = (1.0 - up.share(self.up.scaled(*y))) * PICTURE_SIZE;
             format!("{x:.1},{y:.1}")
         });
         corners.collect::<Vec<_>>().join(" ")
@@ -230,7 +230,7 @@ impl Figure {
     fn mark(&self, shape: Shape, (x, y): (f64, Option<f64>), across: &Scale, up: &Scale) -> Markup {
         let x = format!("{:.2}%", across.share(self.across.scaled(x)) * 100.0);
         let height = y.map_or(0.0, |y| up.share(self.up.scaled(y)));
-        let y = format!("{:.1}", BOTTOM - height * (BOTTOM - TOP));
+        let y = format!("{:.1}", PLOT_BOTTOM - height * (PLOT_BOTTOM - PLOT_TOP));
         html! {
             @match shape {
                 Shape::Succeeded => circle.succeeded cx=(x) cy=(y) r="3" {},

@@ -8,7 +8,7 @@ use super::words;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::view::curve::{Improvement, improvements};
-use crate::view::importance::{Importance, METHOD};
+use crate::view::importance::{IMPORTANCE_METHOD, Importance};
 use crate::view::pareto::value_of;
 use crate::view::space::ParameterAxis;
 use crate::view::{ExperimentView, Snapshot, TrialSummary};
@@ -107,7 +107,7 @@ fn importance_table(importance: &[Importance]) -> Markup {
         @if importance.is_empty() {
             p.hint { "Shown as soon as eight trials have different results." }
         } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
+            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (IMPORTANCE_METHOD) ". All shares add up to 100 %." }
             table {
                 tbody {
                     @for one in importance {

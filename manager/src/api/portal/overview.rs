@@ -19,10 +19,10 @@ use super::words;
 use crate::view::{self, ExperimentView, TrialSummary};
 
 /// The number of trials in the list of the newest.
-const NEWEST: usize = 10;
+const NEWEST_TRIALS: usize = 10;
 
 /// The columns that the plots of the overview need.
-const COLUMNS: &str = "cause,latest,space";
+const PLOT_COLUMNS: &str = "cause,latest,space";
 
 /// `GET /`: shows the overview.
 pub(super) async fn overview(
@@ -33,7 +33,8 @@ pub(super) async fn overview(
     let shown = shown(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
     let tables = goal_tables(&snapshot, &shown, &axes);
-    let newest: Vec<_> = snapshot.trials.iter().rev().take(NEWEST).map(AsRef::as_ref).collect();
+    let newest: Vec<_> =
+        snapshot.trials.iter().rev().take(NEWEST_TRIALS).map(AsRef::as_ref).collect();
     let now_ms = shared.state.clock.now_ms();
     let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
     let top = html! {
@@ -49,7 +50,7 @@ pub(super) async fn overview(
     let importance = viewer.has.part(importance_tables(&tables));
     let failures = viewer.has.part(causes(&shown));
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
-    let points = points_path(&format!("{COLUMNS}{objectives}"));
+    let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
         (preload_scripts(&SEARCH_SCRIPTS))

@@ -13,11 +13,11 @@ use super::base::{Site, site, url};
 use super::parts::Has;
 
 /// Allows only the portal's own style, scripts and data. No frame may contain a page, and no form leads elsewhere.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The maximum length of an address to which the login returns, in bytes.
-const LONGEST_WAY_BACK: usize = 2000;
+const MAX_RETURN_PATH_BYTES: usize = 2000;
 
 /// The script's name of the page whose charts uPlot draws.
 const WITH_CURVES: &str = "trial";
@@ -95,7 +95,7 @@ fn login_path(way_back: Option<&str>) -> String {
 pub(super) fn local(page: &str) -> &str {
     let ours = page.starts_with('/')
         && !page.starts_with("//")
-        && page.len() <= LONGEST_WAY_BACK
+        && page.len() <= MAX_RETURN_PATH_BYTES
         && page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     if ours { page } else { "/" }
 }
@@ -243,7 +243,7 @@ fn with_headers(status: StatusCode, page: Markup) -> Response {
     let mut set = |name: HeaderName, value: &'static str| {
         headers.insert(name, HeaderValue::from_static(value));
     };
-    set(header::CONTENT_SECURITY_POLICY, POLICY);
+    set(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::REFERRER_POLICY, "same-origin");
     set(header::CACHE_CONTROL, "no-store");
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_login_returns_only_to_pages_of_the_portal() {
-        let long = format!("/{}", "x".repeat(LONGEST_WAY_BACK));
+        let long = format!("/{}", "x".repeat(MAX_RETURN_PATH_BYTES));
         #[rustfmt::skip]
         let table = [
             ("/trials?q=a%26b&sort=final", "/trials?q=a%26b&sort=final"), ("/trials/t1", "/trials/t1"), ("/", "/"),

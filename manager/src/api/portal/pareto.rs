@@ -8,7 +8,7 @@ use crate::view::ExperimentView;
 use crate::view::pareto::value_of;
 
 /// The maximum number of trials in the table.
-const SHOWN: usize = 50;
+const MAX_ROWS: usize = 50;
 
 /// Renders the trials that no other trial dominates, from the best to the worst of the first objective.
 pub(super) fn front(shown: &ExperimentView) -> Markup {
@@ -36,7 +36,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                             }
                         }
                         tbody {
-                            @for trial in shown.pareto.iter().take(SHOWN) {
+                            @for trial in shown.pareto.iter().take(MAX_ROWS) {
                                 tr {
                                     td.number.first data-label="Trial" { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
                                     @for objective in &shown.objectives {
@@ -51,8 +51,8 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                         }
                     }
                 }
-                @if shown.pareto.len() > SHOWN {
-                    p.hint { "Showing the first " (SHOWN) ". The API and " code { "experiment show --output json" } " return all." }
+                @if shown.pareto.len() > MAX_ROWS {
+                    p.hint { "Showing the first " (MAX_ROWS) ". The API and " code { "experiment show --output json" } " return all." }
                 }
             }
         }

@@ -11,10 +11,10 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use maud::{Markup, html};
 
 /// The header with the digests of the parts that a page has. Its presence marks the update of a page.
-const HEADER: &str = "trial-manager-has";
+const PARTS_HEADER: &str = "trial-manager-has";
 /// The number of bytes of a digest. With 48 bits, a collision is unlikely, and the digests of a thousand rows fit
 /// into a header.
-const DIGEST: usize = 6;
+const DIGEST_BYTES: usize = 6;
 
 /// The parts that the browser has of the requested page.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +31,7 @@ pub(in crate::api) struct PagePart {
 impl Has {
     /// Reads the digests from a request.
     pub(in crate::api) fn read(headers: &HeaderMap) -> Self {
-        let words = headers.get(HEADER).and_then(|value| value.to_str().ok());
+        let words = headers.get(PARTS_HEADER).and_then(|value| value.to_str().ok());
         Self(words.map(|words| words.split_ascii_whitespace().map(str::to_owned).collect()))
     }
 
@@ -44,7 +44,7 @@ impl Has {
     pub(in crate::api) fn part(&self, content: Markup) -> PagePart {
         let mut hasher = DefaultHasher::new();
         content.0.hash(&mut hasher);
-        let mark = BASE64_URL_SAFE_NO_PAD.encode(&hasher.finish().to_le_bytes()[..DIGEST]);
+        let mark = BASE64_URL_SAFE_NO_PAD.encode(&hasher.finish().to_le_bytes()[..DIGEST_BYTES]);
         let known = self.0.as_ref().is_some_and(|known| known.contains(&mark));
         PagePart {
             mark,
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!((fresh.content.0.as_str(), fresh.mark.len()), ("<td>1</td>", 8));
         let mut headers = HeaderMap::new();
         let has = format!(" other  {} ", fresh.mark);
-        headers.insert(HEADER, HeaderValue::try_from(has).unwrap());
+        headers.insert(PARTS_HEADER, HeaderValue::try_from(has).unwrap());
         let has = Has::read(&headers);
         let (same, changed) = (has.part(markup("<td>1</td>")), has.part(markup("<td>2</td>")));
         assert_eq!((same.content.0.as_str(), same.mark), ("", fresh.mark.clone()));

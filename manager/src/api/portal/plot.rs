@@ -16,13 +16,13 @@ pub(in crate::api) struct StepCurve {
 }
 
 /// The height of a plot, and the top and the bottom of its curves, in pixels.
-const HEIGHT: f64 = 280.0;
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = 250.0;
+const PLOT_HEIGHT: f64 = 280.0;
+const PLOT_TOP: f64 = 16.0;
+const PLOT_BOTTOM: f64 = 250.0;
 /// The size of the curves' own picture, which is stretched, in its own units.
-const UNITS: f64 = 1000.0;
+const PICTURE_SIZE: f64 = 1000.0;
 /// The approximate number of marks on an axis.
-const MARKS: f64 = 5.0;
+const MARKS_PER_AXIS: f64 = 5.0;
 
 /// Returns marks between two numbers: multiples of 1, 2 or 5 times a power of ten.
 pub(super) fn marks(low: f64, high: f64) -> Vec<f64> {
@@ -30,9 +30,9 @@ pub(super) fn marks(low: f64, high: f64) -> Vec<f64> {
     if !(span.is_finite() && span > 0.0) {
         return vec![low];
     }
-    let power = 10_f64.powf((span / MARKS).log10().floor());
+    let power = 10_f64.powf((span / MARKS_PER_AXIS).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
-    let step = step.into_iter().find(|step| span / step <= MARKS).unwrap_or(span);
+    let step = step.into_iter().find(|step| span / step <= MARKS_PER_AXIS).unwrap_or(span);
     let first = (low / step).ceil();
     let numbers = std::iter::successors(Some(first), |at| Some(at + 1.0));
     numbers.map(|at| at * step).take_while(|mark| *mark <= high + step * 1e-9).take(20).collect()
@@ -58,7 +58,7 @@ fn line(curve: &StepCurve, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64)
     let mut last: Option<f64> = None;
     let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
     for (place, value) in curve.points.iter().copied().chain(end) {
-        let (x, y) = (across(place) * UNITS, up(value) * UNITS);
+        let (x, y) = (across(place) * PICTURE_SIZE, up(value) * PICTURE_SIZE);
         corners.extend(last.map(|before| format!("{x:.1},{before:.1}")));
         corners.push(format!("{x:.1},{y:.1}"));
         last = Some(y);
@@ -89,13 +89,13 @@ pub(in crate::api) fn plot(
     let up = |value: f64| (high - value.clamp(-MAX_NUMBER, MAX_NUMBER)) / (high - low);
     html! {
         figure.plot {
-            svg role="img" aria-label=(title) width="100%" height=(HEIGHT) {
+            svg role="img" aria-label=(title) width="100%" height=(PLOT_HEIGHT) {
                 @for mark in marks(low, high) {
-                    @let y = TOP + up(mark) * (BOTTOM - TOP);
+                    @let y = PLOT_TOP + up(mark) * (PLOT_BOTTOM - PLOT_TOP);
                     line.rule x1="0" x2="100%" y1=(format!("{y:.1}")) y2=(format!("{y:.1}")) {}
                     text x="2" y=(format!("{:.1}", y - 4.0)) { (words::number(mark)) }
                 }
-                svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
+                svg x="0" y=(PLOT_TOP) width="100%" height=(PLOT_BOTTOM - PLOT_TOP) viewBox={ "0 0 " (PICTURE_SIZE) " " (PICTURE_SIZE) } preserveAspectRatio="none" {
                     @for (at, curve) in curves.iter().enumerate() {
                         polyline class={ "curve c" (at % 8) } points=(line(curve, across, up)) vector-effect="non-scaling-stroke" {}
                     }
@@ -103,9 +103,9 @@ pub(in crate::api) fn plot(
                 @for mark in marks(from, to) {
                     @let part = across(mark);
                     @let side = if part < 0.08 { "start" } else if part > 0.92 { "end" } else { "middle" };
-                    text x=(format!("{:.2}%", part * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (format_position(mark)) }
+                    text x=(format!("{:.2}%", part * 100.0)) y=(PLOT_BOTTOM + 16.0) text-anchor=(side) { (format_position(mark)) }
                 }
-                text x="50%" y=(HEIGHT - 2.0) text-anchor="middle" { (below) }
+                text x="50%" y=(PLOT_HEIGHT - 2.0) text-anchor="middle" { (below) }
             }
             @if curves.len() > 1 {
                 figcaption {

@@ -22,10 +22,10 @@ use super::words;
 use crate::view::{ExperimentView, Snapshot};
 
 /// The scripts of the plots that only this page has.
-const SCRIPTS: [&str; 6] =
+const PLOT_SCRIPTS: [&str; 6] =
     ["plots", "plots-bars", "plots-contour", "plots-curves", "plots-pareto", "plots-timeline"];
 /// The columns that the plots need.
-const COLUMNS: &str = "started,ended,cause,latest,space";
+const PLOT_COLUMNS: &str = "started,ended,cause,latest,space";
 
 /// `GET /plots`: shows the plots.
 pub(super) async fn plots(
@@ -43,11 +43,11 @@ pub(super) async fn plots(
     let best = html! { summary { "Best trials as a table" } (super::pareto::front(&shown)) };
     let best = viewer.has.part(best);
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
-    let points = points_path(&format!("{COLUMNS}{objectives}"));
+    let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
         (preload_scripts(&SEARCH_SCRIPTS))
-        (preload_scripts(&SCRIPTS))
+        (preload_scripts(&PLOT_SCRIPTS))
         h1 { "Plots" }
         p.hint { (downloads(&[])) }
         (plot_keys())

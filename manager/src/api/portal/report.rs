@@ -17,13 +17,13 @@ use super::page::{PageRefusal, Viewer};
 use super::words;
 use crate::job_state::JobState;
 use crate::view::curve::points_of;
-use crate::view::importance::{Importance, METHOD};
+use crate::view::importance::{IMPORTANCE_METHOD, Importance};
 use crate::view::pareto::value_of;
 use crate::view::space::ParameterAxis;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The maximum number of the best trials in the report.
-const LISTED: usize = 25;
+const MAX_LISTED_TRIALS: usize = 25;
 /// The maximum number of trials on the Pareto front in the report.
 const MAX_FRONT: usize = 100;
 /// The maximum number of marks of one kind in the history, and in a smaller plot.
@@ -32,12 +32,12 @@ const PANEL_MARKS: usize = 400;
 /// The maximum number of parameters with a plot.
 const MAX_PANELS: usize = 12;
 /// The number of the best trials whose intermediate results are drawn, and the number of points of each.
-const CURVES: usize = 8;
+const MAX_CURVES: usize = 8;
 const CURVE_POINTS: u32 = 100;
 /// The maximum number of a trial's reports that are read for its curve.
 const MAX_REPORTS: u64 = 100_000;
 /// The counted states of trials, and their names. A state without trials is left out.
-const COUNTED: [(&[&str], &str); 6] = [
+const COUNTED_STATES: [(&[&str], &str); 6] = [
     (&["SUCCEEDED"], "Succeeded"),
     (&["EARLY_STOPPED"], "Stopped early"),
     (&["FAILED"], "Failed"),
@@ -46,7 +46,7 @@ const COUNTED: [(&[&str], &str); 6] = [
     (&["WAITING"], "Waiting"),
 ];
 /// Allows only the style within the page.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The content of the report.
 struct Report<'a> {
@@ -86,7 +86,7 @@ pub(super) async fn report(
     let page = report.document();
     let mut response = Html(page.into_string()).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(REPORT_POLICY));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -101,7 +101,7 @@ fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
 /// Reads the intermediate results of the best trials.
 async fn curves(shared: &Shared, ranked: &[&TrialSummary]) -> Result<Vec<Curve>, Error> {
     let mut curves = Vec::new();
-    for trial in ranked.iter().take(CURVES) {
+    for trial in ranked.iter().take(MAX_CURVES) {
         let queries = shared.state.store.queries();
         let is_short = !queries.report_counts(vec![trial.key()], MAX_REPORTS).await?.is_empty();
         let Ok(id) = TrialJobId::new(&trial.id) else { continue };
@@ -341,7 +341,7 @@ fn facts(view: &ExperimentView) -> Markup {
     let count = |states: &[&str]| -> usize {
         states.iter().filter_map(|state| view.counts.get(state).copied()).sum()
     };
-    let counted = COUNTED.map(|(states, name)| (name, count(states)));
+    let counted = COUNTED_STATES.map(|(states, name)| (name, count(states)));
     html! {
         dl {
             @if let Some(best) = &view.best {
@@ -390,7 +390,7 @@ fn bars(importance: &[Importance]) -> Markup {
         @if importance.is_empty() {
             p.hint { "Known as soon as eight trials have different results." }
         } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (METHOD) ". All shares add up to 100 %." }
+            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (IMPORTANCE_METHOD) ". All shares add up to 100 %." }
             table.bars {
                 tbody {
                     @for one in importance {
@@ -407,10 +407,10 @@ fn bars(importance: &[Importance]) -> Markup {
 }
 
 fn best(ranked: &[&TrialSummary], name: &str) -> Markup {
-    let shown = &ranked[..ranked.len().min(LISTED)];
+    let shown = &ranked[..ranked.len().min(MAX_LISTED_TRIALS)];
     html! {
         (table(shown, &[name.to_owned()], |trial| vec![words::competing(trial)]))
-        @if ranked.len() > LISTED { p.hint { "Showing the best " (LISTED) " of " (ranked.len()) "." } }
+        @if ranked.len() > MAX_LISTED_TRIALS { p.hint { "Showing the best " (MAX_LISTED_TRIALS) " of " (ranked.len()) "." } }
     }
 }
 

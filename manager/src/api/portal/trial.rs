@@ -23,14 +23,14 @@ use crate::search::user_point;
 use crate::view::{self, TrialDetail, TrialSummary};
 
 /// The number of bytes of each stream that the page shows at first.
-const TAIL: u32 = 64 << 10;
+const TAIL_BYTES: u32 = 64 << 10;
 /// The maximum number of members of a result that have a tile of their own.
-const MEMBERS: usize = 8;
+const MAX_MEMBER_TILES: usize = 8;
 /// The maximum number of values in the table of metrics.
-const VALUES: u32 = 50;
+const MAX_TABLE_VALUES: u32 = 50;
 
 /// The charts of the machine, by the script's name for them.
-const MACHINE: [(&str, &str); 4] =
+const MACHINE_CHARTS: [(&str, &str); 4] =
     [("memory", "memory"), ("load", "use"), ("gpu-memory", "GPU memory"), ("power", "GPU power")];
 
 /// `GET /trials/{trial}`: shows a trial.
@@ -88,9 +88,9 @@ async fn rest(
     id: &TrialJobId,
     detail: &TrialDetail,
 ) -> Result<TrialPageParts, Error> {
-    let stdout = log_view(shared, id, &LogQuery::tail("stdout", TAIL)).await?;
-    let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL)).await?;
-    let metrics = metric_page(shared, id, &ValuesQuery::thinned(VALUES)).await?;
+    let stdout = log_view(shared, id, &LogQuery::tail("stdout", TAIL_BYTES)).await?;
+    let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL_BYTES)).await?;
+    let metrics = metric_page(shared, id, &ValuesQuery::thinned(MAX_TABLE_VALUES)).await?;
     let attempts = shared.state.store.queries().attempts(id).await?;
     let changes = code_diff(shared, id).await?;
     let summary = &detail.summary;
@@ -138,7 +138,7 @@ async fn rest(
         section.wide {
             h2 { "Machine" }
             div.machine {
-                @for (name, title) in MACHINE {
+                @for (name, title) in MACHINE_CHARTS {
                     figure.chart data-chart=(name) aria-label={ (title) " over time" } {}
                 }
             }
@@ -257,7 +257,7 @@ fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup 
         }
         @if goals.is_plain() {
             div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (words::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, words::result)) } }
-            @for (name, value) in beside.take(MEMBERS) {
+            @for (name, value) in beside.take(MAX_MEMBER_TILES) {
                 div { dt { "Final " (words::sanitize(name)) } dd { (words::brief(value)) } }
             }
         }

@@ -21,15 +21,15 @@ use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
 /// The parameter of the query that names a column. It may occur several times.
-const COLUMN: &str = "column";
+const COLUMN_PARAMETER: &str = "column";
 /// The maximum length of a reason in the table, in characters.
 const MAX_REASON_CHARS: usize = 160;
 /// The maximum number of trials in a comparison.
-const COMPARED: usize = 20;
+const MAX_COMPARED: usize = 20;
 /// The states of trials that ended or became silent for external reasons.
 pub(super) const EXTERNAL_ENDS: &str = "USER_CANCELED,SYS_CANCELED,LOST";
 /// The states of the filter, and their names.
-const STATES: [(&str, &str); 9] = [
+const STATE_FILTERS: [(&str, &str); 9] = [
     ("WAITING", "waiting"),
     ("RUNNING", "running"),
     ("SUCCEEDED", "succeeded"),
@@ -53,7 +53,7 @@ impl TableRequest {
     fn read(query: &str) -> Result<Self, Error> {
         let CheckedQuery(pairs) = CheckedQuery::<Vec<(String, String)>>::of_text(query)?;
         let (columns, others): (Vec<_>, Vec<_>) =
-            pairs.into_iter().partition(|(name, _)| name == COLUMN);
+            pairs.into_iter().partition(|(name, _)| name == COLUMN_PARAMETER);
         let keys: Vec<_> =
             columns.into_iter().map(|(_, key)| key).filter(|key| !key.is_empty()).collect();
         let member = |(name, value): &(String, String)| {
@@ -96,7 +96,7 @@ fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
     let limit = request.query.limit.map(|limit| limit.to_string());
     let own = choice(&request.query).chain(limit.as_deref().map(|limit| ("limit", limit)));
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
-    let columns = request.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
+    let columns = request.columns.iter().flatten().map(|key| (COLUMN_PARAMETER, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     url(&format!("/trials?{}", encoded(pairs.chain(columns))))
 }
@@ -306,7 +306,7 @@ pub(super) async fn list(
         found => (found?, None),
     };
     let rows: Vec<_> = found.trials.iter().collect();
-    let has_machines = request.columns.iter().flatten().any(|key| key == columns::MACHINE);
+    let has_machines = request.columns.iter().flatten().any(|key| key == columns::MACHINE_KEY);
     let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
     let all: Vec<_> = snapshot.trials.iter().map(AsRef::as_ref).collect();
     let columns = columns::of(&all, &axes(&shared).await?, shared.state.board.goals());
@@ -354,7 +354,7 @@ fn chooser(sorting: &Sorting<'_>) -> Markup {
             form.inline method="get" action=(url("/trials")) {
                 (kept(request, &["state", "q", "filter", "cause", "sort", "order"]))
                 @for column in columns {
-                    label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::sanitize(&column.name)) }
+                    label { input type="checkbox" name=(COLUMN_PARAMETER) value=(column.key) checked[is_shown(column)]; " " (words::sanitize(&column.name)) }
                 }
                 button.second { "Apply" }
                 a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "Default columns" }
@@ -392,8 +392,8 @@ fn filters(request: &TableRequest) -> Markup {
             label { "State "
                 select name="state" {
                     option value="" { "all" }
-                    @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
-                    @if !state.is_empty() && STATES.iter().all(|(word, _)| *word != state) {
+                    @for (word, name) in STATE_FILTERS { option value=(word) selected[state == word] { (name) } }
+                    @if !state.is_empty() && STATE_FILTERS.iter().all(|(word, _)| *word != state) {
                         option value=(state) selected { (state) }
                     }
                 }
@@ -404,7 +404,7 @@ fn filters(request: &TableRequest) -> Markup {
                 label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
             }
             (kept(request, &["sort", "order"]))
-            @for key in request.columns.iter().flatten() { input type="hidden" name=(COLUMN) value=(key); }
+            @for key in request.columns.iter().flatten() { input type="hidden" name=(COLUMN_PARAMETER) value=(key); }
             button { "Apply" }
         }
     }
@@ -444,7 +444,7 @@ pub(super) async fn compare(
     let chosen = ids.clone().count();
     let snapshot = shared.state.board.refresh().await?;
     let mut rows = Vec::new();
-    for id in ids.take(COMPARED) {
+    for id in ids.take(MAX_COMPARED) {
         let named = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
         rows.push(snapshot.find(id).ok_or(Error::UnknownTrial(named))?);
     }
@@ -452,9 +452,9 @@ pub(super) async fn compare(
     let content = html! {
         h1 { "Compare trials" }
         @if rows.is_empty() {
-            p { "First select up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } "." }
+            p { "First select up to " (MAX_COMPARED) " trials in " a href=(url("/trials")) { "the list" } "." }
         } @else {
-            @if chosen > COMPARED { p.hint { "Showing the first " (COMPARED) " of " (chosen) " selected trials." } }
+            @if chosen > MAX_COMPARED { p.hint { "Showing the first " (MAX_COMPARED) " of " (chosen) " selected trials." } }
             p hidden { label { "Metric " select #metric {} } }
             (plot_place("compare", "Intermediate results", "wide", &html! {}))
             (plot_keys())

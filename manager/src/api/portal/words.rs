@@ -9,7 +9,7 @@ pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state 
 use crate::view::{TrialSummary, is_direction_mark};
 
 /// The maximum length of a value in a table, in characters.
-const BRIEF: usize = 40;
+const BRIEF_CHARS: usize = 40;
 /// The maximum length of a line with several members in an outline, in characters.
 const OUTLINE_WIDTH: usize = 80;
 
@@ -164,10 +164,10 @@ pub(in crate::api) fn brief_result(result: &Value) -> String {
 
 /// Shortens a text to the width of a column.
 fn cut(text: String) -> String {
-    if text.chars().count() <= BRIEF {
+    if text.chars().count() <= BRIEF_CHARS {
         return text;
     }
-    text.chars().take(BRIEF - 1).chain(['…']).collect()
+    text.chars().take(BRIEF_CHARS - 1).chain(['…']).collect()
 }
 
 /// Formats a number with five significant digits.

@@ -18,7 +18,7 @@ use super::super::Error;
 pub(in crate::api) const BODY_LIMIT_BYTES: usize = 8 << 20;
 
 /// The memory for all bodies together, in bytes. If it is used up, the manager asks clients to retry later.
-const MEMORY_BYTES: usize = 64 << 20;
+const BODY_MEMORY_BYTES: usize = 64 << 20;
 
 /// The time in which a client must send its body after the first bytes. Each [`MIN_BYTES_PER_S`] bytes extend it by
 /// a second.
@@ -96,7 +96,7 @@ impl PendingBody {
 
 impl BodyMemory {
     pub(in crate::api) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MEMORY_BYTES)))
+        Self(Arc::new(Semaphore::new(BODY_MEMORY_BYTES)))
     }
 
     /// Reads the body of a request, and decompresses it if it is compressed.
@@ -235,7 +235,7 @@ mod tests {
                     assert!(read.bytes == expected, "{case}");
                     assert_eq!(
                         memory.0.available_permits(),
-                        MEMORY_BYTES - expected.len(),
+                        BODY_MEMORY_BYTES - expected.len(),
                         "{case}"
                     );
                 }
@@ -245,7 +245,7 @@ mod tests {
             drop(read);
             assert_eq!(
                 memory.0.available_permits(),
-                MEMORY_BYTES,
+                BODY_MEMORY_BYTES,
                 "{case}: all memory is free again"
             );
         }
@@ -255,7 +255,8 @@ mod tests {
     async fn clients_are_asked_to_retry_when_the_memory_is_used_up() {
         let memory = BodyMemory::new();
         let held = Arc::clone(&memory.0);
-        let held = held.try_acquire_many_owned(u32::try_from(MEMORY_BYTES - 10).unwrap()).unwrap();
+        let held =
+            held.try_acquire_many_owned(u32::try_from(BODY_MEMORY_BYTES - 10).unwrap()).unwrap();
         let refused = memory.read(request(None, vec![b'x'; 11])).await.unwrap_err();
         assert_eq!(refused.parts().1, "overloaded");
         assert!(memory.read(request(None, vec![b'x'; 10])).await.is_ok());

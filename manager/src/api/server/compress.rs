@@ -7,7 +7,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::Predicate;
 
 /// The size from which a response is compressed, in bytes. A smaller one fits into one packet anyway.
-const MIN_SIZE: u64 = 1024;
+const MIN_COMPRESSED_BYTES: u64 = 1024;
 
 /// Selects the responses to compress: texts of known size. A stream must arrive line by line.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,8 @@ impl Predicate for WholeText {
         let kind = response.headers().get(header::CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_text = kind.starts_with("text/") || kind.contains("json") || kind.contains("svg");
-        is_text && response.body().size_hint().exact().is_some_and(|size| size >= MIN_SIZE)
+        is_text
+            && response.body().size_hint().exact().is_some_and(|size| size >= MIN_COMPRESSED_BYTES)
     }
 }
 

@@ -10,12 +10,12 @@ use trial_protocol::TrialJobId;
 use super::super::Error;
 
 /// The maximum number of concurrent requests for each pod of a trial, including those that only wait. A trial with few
-/// pods has [`MIN_REQUESTS`].
-const REQUESTS_OF_POD: usize = 2;
-const MIN_REQUESTS: usize = 256;
+/// pods has [`MIN_TRIAL_REQUESTS`].
+const REQUESTS_PER_POD: usize = 2;
+const MIN_TRIAL_REQUESTS: usize = 256;
 
 /// The maximum number of bytes of one trial's bodies in memory: two bodies of the largest size.
-const BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
+const TRIAL_BODY_BYTES: usize = 2 * super::body::BODY_LIMIT_BYTES;
 
 /// The trials with open requests; cheap to clone.
 #[derive(Debug, Clone)]
@@ -44,14 +44,14 @@ impl Quota {
     /// Returns the quota of trials with at most `pods` concurrent pods.
     pub(in crate::api) fn new(pods: u64) -> Self {
         let pods = usize::try_from(pods).unwrap_or(usize::MAX);
-        let requests = pods.saturating_mul(REQUESTS_OF_POD).max(MIN_REQUESTS);
+        let requests = pods.saturating_mul(REQUESTS_PER_POD).max(MIN_TRIAL_REQUESTS);
         Self { requests, trials: Arc::default() }
     }
 
     /// Admits another request of the trial. If the quota is used up, returns an error that asks the client to retry.
     pub(in crate::api) fn admit(&self, trial: &TrialJobId) -> Result<RequestPermit, Error> {
         let mut trials = self.lock();
-        let new = || TrialUsage { requests: 0, bytes: Arc::new(Semaphore::new(BYTES)) };
+        let new = || TrialUsage { requests: 0, bytes: Arc::new(Semaphore::new(TRIAL_BODY_BYTES)) };
         let used = trials.entry(trial.clone()).or_insert_with(new);
         if used.requests >= self.requests {
             return Err(Error::TooMany);

@@ -4,11 +4,12 @@
 use super::*;
 
 /// The routes without a token: they reveal nothing about a search.
-const OPEN: [&str; 5] = ["/healthz", "/api/v1/nni/version", "/login", "/logout", "/assets/t"];
+const PUBLIC_ROUTES: [&str; 5] =
+    ["/healthz", "/api/v1/nni/version", "/login", "/logout", "/assets/t"];
 
 /// The files with the routers' tables, and the prefixes of their paths. The old server's table belongs to another
 /// listener.
-const TABLES: [(&str, &str, &str); 5] = [
+const ROUTE_TABLES: [(&str, &str, &str); 5] = [
     ("api.rs", "", include_str!("../../api.rs")),
     ("api/nni.rs", "/api/v1/nni", include_str!("../nni.rs")),
     ("api/nni/logs.rs", "", include_str!("../nni/logs.rs")),
@@ -21,7 +22,7 @@ const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 /// Returns the paths of the routers' tables and of the described routes, with a value for each variable part.
 fn paths() -> Vec<String> {
     let described = crate::api::user::routes().into_openapi().paths.paths;
-    let quoted = TABLES.iter().flat_map(|(_, before, text)| {
+    let quoted = ROUTE_TABLES.iter().flat_map(|(_, before, text)| {
         let table = text.split(".route(").skip(1);
         table.map(move |route| format!("{before}{}", route.split('"').nth(1).unwrap()))
     });
@@ -56,7 +57,7 @@ fn every_table_of_routes_is_tested() {
     search(&source, &mut found);
     found.retain(|path| !path.contains("/tests"));
     found.sort();
-    let mut known: Vec<_> = TABLES.iter().map(|(file, ..)| *file).collect();
+    let mut known: Vec<_> = ROUTE_TABLES.iter().map(|(file, ..)| *file).collect();
     known.extend(["api/legacy.rs", "api/user.rs"]);
     // The home has its own gate and token, which `tests/e2e/portal/home.rs` tests.
     known.push("api/home.rs");
@@ -103,7 +104,7 @@ async fn every_route_refuses_unauthorised_clients() {
     let state = ApiState { gate, ..bed.state.clone() };
     let router = router(state.clone()).merge(super::super::program::router(program, state));
     for path in paths() {
-        if OPEN.contains(&path.as_str()) {
+        if PUBLIC_ROUTES.contains(&path.as_str()) {
             continue;
         }
         let of_trials = path.starts_with("/api/v1/agent/");

@@ -24,9 +24,9 @@ use crate::util::errors::chain;
 use crate::util::ids;
 
 /// The maximum number of remembered changes.
-const MAX_REMEMBERED: usize = 1000;
+const MAX_REMEMBERED_CHANGES: usize = 1000;
 /// The maximum length of a key, in bytes.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// The changes that were made with a key, so that none is made twice; cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -99,10 +99,10 @@ impl ChangeLog {
         let Some(key) = headers.get("idempotency-key") else {
             return change.make(shared).await;
         };
-        let key = key.to_str().ok().filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
+        let key = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
         let key = key.ok_or_else(|| {
             Error::BadRequest(format!(
-                "an Idempotency-Key must have 1 to {LONGEST_KEY} ASCII characters"
+                "an Idempotency-Key must have 1 to {MAX_KEY_BYTES} ASCII characters"
             ))
         })?;
         let (changes, shared, key) = (self.clone(), shared.clone(), key.to_owned());
@@ -124,7 +124,7 @@ impl ChangeLog {
             ));
         }
         change.clone().make(shared).await?;
-        if made.len() >= MAX_REMEMBERED {
+        if made.len() >= MAX_REMEMBERED_CHANGES {
             made.pop_front();
         }
         made.push_back(RecordedChange { key, change });

@@ -18,13 +18,13 @@ use crate::view::chosen_curves;
 use crate::view::curve::points_of;
 
 /// The default and the maximum number of points of a curve.
-const POINTS: (u32, u32) = (100, 1000);
+const POINT_BOUNDS: (u32, u32) = (100, 1000);
 /// The default and the maximum number of trials.
-const TRIALS: (u32, u32) = (200, 1000);
+const TRIAL_BOUNDS: (u32, u32) = (200, 1000);
 /// The maximum number of reports that are read for one response, which takes about half a second.
-const MOST_REPORTS: u64 = 200_000;
+const MAX_REPORTS: u64 = 200_000;
 /// The maximum number of metrics with curves. A page has as many panels.
-const MOST_METRICS: usize = 12;
+const MAX_METRICS: usize = 12;
 
 /// The size of the response.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -90,15 +90,15 @@ pub(super) async fn curves(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<CurvesQuery>,
 ) -> Result<Json<Curves>, Error> {
-    let points = bounded("points", query.points, POINTS.0, POINTS.1)?;
-    let count = bounded("trials", query.trials, TRIALS.0, TRIALS.1)?;
+    let points = bounded("points", query.points, POINT_BOUNDS.0, POINT_BOUNDS.1)?;
+    let count = bounded("trials", query.trials, TRIAL_BOUNDS.0, TRIAL_BOUNDS.1)?;
     let snapshot = shared.state.board.refresh().await?;
     let direction = shown(&shared, &snapshot).await?.optimize_mode;
     let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut chosen = chosen_curves(&snapshot, direction, count);
     let keys = chosen.iter().map(|trial| trial.key()).collect();
-    let counts = shared.state.store.queries().report_counts(keys, MOST_REPORTS).await?;
+    let counts = shared.state.store.queries().report_counts(keys, MAX_REPORTS).await?;
     // A single trial is read whatever its length.
     chosen.truncate(counts.len().max(1));
     chosen.sort_by_key(|trial| trial.sequence);
@@ -128,6 +128,6 @@ pub(super) async fn curves(
     metrics.sort_by(|a, b| b.counts.cmp(&a.counts).then_with(|| a.name.cmp(&b.name)));
     let names = metrics.iter().map(|metric| metric.name.clone()).collect();
     metrics.retain(|metric| query.metric.as_ref().is_none_or(|name| *name == metric.name));
-    metrics.truncate(MOST_METRICS);
+    metrics.truncate(MAX_METRICS);
     Ok(Json(Curves { metrics, names, shown: chosen.len(), of: snapshot.trials.len() }))
 }

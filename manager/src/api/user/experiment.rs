@@ -20,7 +20,7 @@ use crate::view::space::{self, ParameterAxis};
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The maximum number of versions of the code in the view.
-const VERSIONS: u32 = 20;
+const MAX_CODE_VERSIONS: u32 = 20;
 
 /// Returns the present view of the experiment.
 pub(in crate::api) async fn shown(
@@ -34,7 +34,7 @@ pub(in crate::api) async fn shown(
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let elapsed = running
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-    let versions = state.store.attempt_records().code_versions(VERSIONS).await?;
+    let versions = state.store.attempt_records().code_versions(MAX_CODE_VERSIONS).await?;
     let now_ms = state.clock.now_ms();
     let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
     let is_interrupted = running.is_none()

@@ -24,7 +24,7 @@ use crate::util::layout::DIFFS_FOLDER;
 use crate::view;
 
 /// The number of bytes that are read at once. For a client that does not read, the manager holds as many in memory.
-const PIECE: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Returns the list of the files that a trial left in its folder
 ///
@@ -92,7 +92,7 @@ pub(super) async fn file(
         (header::CONTENT_DISPOSITION, disposition.expect("an encoded name is ASCII")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
-    let body = Body::from_stream(ReaderStream::with_capacity(content, PIECE));
+    let body = Body::from_stream(ReaderStream::with_capacity(content, CHUNK_BYTES));
     Ok((headers, body).into_response())
 }
 

@@ -18,11 +18,11 @@ use super::trials::attempt;
 use crate::store::{AttemptRow, LineTime, LogPart};
 
 /// The default and the maximum size of a part, in bytes.
-const PART: (u32, u32) = (64 << 10, 1 << 20);
+const PART_BOUNDS: (u32, u32) = (64 << 10, 1 << 20);
 
 /// The number of bytes of a whole stream that are read at once. For a client that does not read, the manager holds a
 /// few such pieces in memory, and the C library keeps much of that memory for later.
-const PIECE: usize = 16 << 10;
+const CHUNK_BYTES: usize = 16 << 10;
 
 /// The requested part of a stream.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -116,7 +116,7 @@ pub(in crate::api) async fn view(
     query: &LogQuery,
 ) -> Result<LogView, Error> {
     let stream = stream_of(query.stream.as_deref())?;
-    let limit = bounded("limit", query.limit, PART.0, PART.1)?;
+    let limit = bounded("limit", query.limit, PART_BOUNDS.0, PART_BOUNDS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let Some(attempt) = output_attempt(shared, id, query.attempt.as_deref()).await? else {
         return Ok(LogView::default());
@@ -211,8 +211,8 @@ pub(in crate::api) async fn whole_log(
         tokio::spawn(async move {
             let (store, mut from) = (&shared.state.store, 0);
             loop {
-                let share = allowance.wait(PIECE).await;
-                let Ok(part) = store.logs().read_part(attempt.key, stream, from, PIECE).await
+                let share = allowance.wait(CHUNK_BYTES).await;
+                let Ok(part) = store.logs().read_part(attempt.key, stream, from, CHUNK_BYTES).await
                 else {
                     break;
                 };

@@ -22,7 +22,7 @@ use crate::view::space::ParameterAxis;
 use crate::view::{self, Snapshot, TrialSummary};
 
 /// The maximum number of columns for parameters. A chart has as many axes.
-const COLUMNS: usize = 40;
+const MAX_PARAMETER_COLUMNS: usize = 40;
 
 /// The columns that a response contains only if the request names them.
 const OPTIONAL_COLUMNS: [&str; 9] =
@@ -131,7 +131,7 @@ fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points 
     let mut parameters = Map::new();
     for (at, trial) in trials.iter().enumerate() {
         for (name, value) in view::flat(&trial.parameters) {
-            if parameters.len() >= COLUMNS && !parameters.contains_key(&name) {
+            if parameters.len() >= MAX_PARAMETER_COLUMNS && !parameters.contains_key(&name) {
                 continue;
             }
             let empty = || Value::Array(vec![Value::Null; trials.len()]);

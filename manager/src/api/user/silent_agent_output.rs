@@ -18,7 +18,7 @@ use crate::training_service::Output;
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// The time for which further output is collected, and the maximum number of bytes that are sent at once.
 const GATHER_TIME: Duration = Duration::from_millis(250);
-const MAX_BYTES: usize = 64 << 10;
+const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// Output that no agent has reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -98,7 +98,7 @@ impl SilentOutput {
             };
             self.last = Some(Instant::now());
             self.rest.extend(piece);
-            if self.rest.len() >= MAX_BYTES {
+            if self.rest.len() >= MAX_OUTPUT_BYTES {
                 break;
             }
             until = until.or(Some(Instant::now() + GATHER_TIME));

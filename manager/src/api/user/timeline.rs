@@ -13,7 +13,7 @@ use crate::view::Snapshot;
 use crate::view::attempts::{self, AttemptSpan};
 
 /// The maximum number of attempts in a timeline; the newest are shown.
-const MOST_ATTEMPTS: usize = 50_000;
+const MAX_ATTEMPTS: usize = 50_000;
 
 /// Attempts in columns. The same position in each column belongs to the same attempt. Times are in milliseconds since
 /// the Unix epoch, by the manager's clock.
@@ -54,7 +54,7 @@ pub(super) async fn spans(shared: &Shared, snapshot: &Snapshot) -> Result<Vec<At
 }
 
 fn timeline(mut spans: Vec<AttemptSpan>, now: i64) -> Timeline {
-    let left_out = spans.len().saturating_sub(MOST_ATTEMPTS);
+    let left_out = spans.len().saturating_sub(MAX_ATTEMPTS);
     spans.drain(..left_out);
     let mut timeline = Timeline { left_out, now, ..Timeline::default() };
     for span in spans {

@@ -21,11 +21,11 @@ use crate::view::table::{self, Column, TableQuery};
 use crate::view::{self, TrialDetail, TrialSummary};
 
 /// The default and the maximum number of trials on a page.
-const ROWS: (u32, u32) = (100, 1000);
+const PAGE_BOUNDS: (u32, u32) = (100, 1000);
 /// The default and the maximum number of metrics or samples on a page.
-const VALUES: (u32, u32) = (1000, 10_000);
+const VALUE_BOUNDS: (u32, u32) = (1000, 10_000);
 /// The number of values that are read at once for a thinned curve.
-const CHUNK: u32 = 10_000;
+const VALUE_CHUNK: u32 = 10_000;
 
 /// The filters and the order of the list of trials.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -96,7 +96,7 @@ pub(super) fn table_query(query: &ListQuery) -> Result<TableQuery, Error> {
 /// Returns the page that the request names.
 pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
     let wanted = table_query(query)?;
-    let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
+    let limit = bounded("limit", query.limit, PAGE_BOUNDS.0, PAGE_BOUNDS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
@@ -263,7 +263,7 @@ pub(in crate::api) async fn metric_page(
     id: &TrialJobId,
     query: &ValuesQuery,
 ) -> Result<MetricPage, Error> {
-    let limit = bounded("limit", query.limit, VALUES.0, VALUES.1)?;
+    let limit = bounded("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
     let kind = match query.r#type.as_deref() {
         None => None,
         Some("intermediate") => Some(MetricKind::Intermediate),
@@ -292,13 +292,13 @@ pub(in crate::api) async fn metric_page(
         let metrics = rows.into_iter().filter(wanted).map(MetricView::from).collect();
         return Ok(MetricPage { attempt: name, metrics, next });
     };
-    let points = bounded("points", Some(points), points, VALUES.1)?;
+    let points = bounded("points", Some(points), points, VALUE_BOUNDS.1)?;
     let points = usize::try_from(points).unwrap_or(usize::MAX);
     let objective = shared.state.board.objective();
     // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
     let mut curves: HashMap<String, CurveDownsampler<MetricRow>> = HashMap::new();
     loop {
-        let rows = store.queries().metrics_after(attempt.key, after, CHUNK).await?;
+        let rows = store.queries().metrics_after(attempt.key, after, VALUE_CHUNK).await?;
         let Some(last) = rows.last() else { break };
         after = i64::try_from(last.seq).unwrap_or(i64::MAX);
         for row in rows.into_iter().filter(wanted) {
@@ -366,7 +366,7 @@ pub(in crate::api) async fn sample_page(
     id: &TrialJobId,
     query: &ValuesQuery,
 ) -> Result<SamplePage, Error> {
-    let limit = bounded("limit", query.limit, VALUES.0, VALUES.1)?;
+    let limit = bounded("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
     let Some(attempt) = attempt(shared, id, query.attempt.as_deref()).await? else {
         return Ok(SamplePage::default());
     };
@@ -376,7 +376,7 @@ pub(in crate::api) async fn sample_page(
     let mut thinned = match query.points {
         None => None,
         Some(points) => {
-            let points = bounded("points", Some(points), points, VALUES.1)?;
+            let points = bounded("points", Some(points), points, VALUE_BOUNDS.1)?;
             Some(CurveDownsampler::new(usize::try_from(points).unwrap_or(usize::MAX)))
         }
     };

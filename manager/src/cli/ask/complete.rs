@@ -1,6 +1,6 @@
 //! Shell completion: of commands and options, and of the ids, states and names that exist.
 //!
-//! The script that `completions` prints makes the shell run this program, with [`VARIABLE`] set and the words typed so
+//! The script that `completions` prints makes the shell run this program, with [`COMPLETION_VARIABLE`] set and the words typed so
 //! far as arguments. The shell waits for the answer, so the program leaves out values that would take too long to find.
 
 use std::ffi::{OsStr, OsString};
@@ -20,9 +20,9 @@ use crate::view;
 use crate::view::table::Column;
 
 /// The environment variable in which the script passes the name of the shell.
-const VARIABLE: &str = "TRIAL_MANAGER_COMPLETE";
+const COMPLETION_VARIABLE: &str = "TRIAL_MANAGER_COMPLETE";
 /// The name of the program on the command line.
-const PROGRAM: &str = "trial-manager";
+const PROGRAM_NAME: &str = "trial-manager";
 /// The maximum time that a shell waits for a manager or a store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum number of trials whose ids are offered.
@@ -30,7 +30,10 @@ const MAX_TRIALS: usize = 1_000;
 
 /// Answers a shell and exits the program, if a shell requested a completion.
 pub(in crate::cli) fn complete_if_requested(command: fn() -> Command) {
-    CompleteEnv::with_factory(move || with_values(command())).var(VARIABLE).bin(PROGRAM).complete();
+    CompleteEnv::with_factory(move || with_values(command()))
+        .var(COMPLETION_VARIABLE)
+        .bin(PROGRAM_NAME)
+        .complete();
 }
 
 /// Returns the completion script of a shell. `program` is the path by which this program was called.
@@ -42,7 +45,13 @@ pub(in crate::cli) fn script(shell: clap_complete::Shell, program: &str) -> io::
     let shells = Shells::builtins();
     let shell = shells.completer(&shell.to_string()).ok_or(io::ErrorKind::Unsupported)?;
     let mut script = Vec::new();
-    shell.write_registration(VARIABLE, PROGRAM, PROGRAM, program, &mut script)?;
+    shell.write_registration(
+        COMPLETION_VARIABLE,
+        PROGRAM_NAME,
+        PROGRAM_NAME,
+        program,
+        &mut script,
+    )?;
     String::from_utf8(script).map_err(io::Error::other)
 }
 
@@ -174,7 +183,7 @@ struct SelectionArgs {
 fn parse_place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
     const FLAGS: [&str; 5] =
         ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
-    let mut kept = vec![OsString::from(PROGRAM)];
+    let mut kept = vec![OsString::from(PROGRAM_NAME)];
     let mut words = words.peekable();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();

@@ -7,7 +7,7 @@ use crate::api::client::Client;
 use crate::api::percent;
 
 /// The number of trials in one page.
-const PAGE: usize = 1000;
+const TRIALS_PER_PAGE: usize = 1000;
 
 /// Returns all trials that match a query, at most `limit`.
 pub(in crate::cli) async fn find_trials(
@@ -19,7 +19,7 @@ pub(in crate::cli) async fn find_trials(
     let mut rows = Vec::new();
     let mut cursor = String::new();
     while rows.len() < limit {
-        let page = PAGE.min(limit - rows.len());
+        let page = TRIALS_PER_PAGE.min(limit - rows.len());
         let path = format!("/api/v1/trials?{query}&limit={page}&cursor={cursor}");
         let answer = client.ask("GET", &path, None).await?;
         rows.extend(answer.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());

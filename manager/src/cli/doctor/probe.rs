@@ -18,7 +18,7 @@ use crate::search::goals::Goals;
 use crate::util::errors::chain;
 
 /// The maximum time until the probe's trial starts, and the maximum time that it runs.
-const TRIAL_LIMIT: Duration = Duration::from_mins(5);
+const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs one trial of the experiment. Returns its result, or the reason why such trials would fail in the search. Calls
 /// `note` with each event. Afterwards, only files remain that the trial's command wrote outside its own folder.
@@ -77,15 +77,15 @@ async fn finish(running: RunningManager) -> Result<(), String> {
 /// Returns the experiment with a single trial, and without notifications, retries, an assessor and a hold.
 fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     spec.max_trial_duration =
-        Some(spec.max_trial_duration.map_or(TRIAL_LIMIT, |own| own.min(TRIAL_LIMIT)));
+        Some(spec.max_trial_duration.map_or(TRIAL_TIMEOUT, |own| own.min(TRIAL_TIMEOUT)));
     spec.max_trial_number = Some(1);
     spec.trial_concurrency = 1;
     spec.max_trial_retries = 0;
     spec.max_consecutive_failures = Some(0);
     (spec.max_experiment_duration, spec.target_metric) = (None, None);
     (spec.assessor, spec.notifications) = (None, None);
-    spec.tuner_patience = spec.tuner_patience.min(TRIAL_LIMIT);
-    spec.training_service.section_mut().limit_start_up(TRIAL_LIMIT);
+    spec.tuner_patience = spec.tuner_patience.min(TRIAL_TIMEOUT);
+    spec.training_service.section_mut().limit_start_up(TRIAL_TIMEOUT);
     spec
 }
 

@@ -28,7 +28,7 @@ mod line;
 use line::SearchProgress;
 
 /// The number of lines that are shown of a failed trial's output.
-const LAST_LINES: usize = 5;
+const MAX_OUTPUT_LINES: usize = 5;
 /// The minimum time between two status lines. They are printed without a terminal, where a log may keep them.
 const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -340,10 +340,10 @@ pub(in crate::cli) fn brief(number: f64) -> String {
     }
 }
 
-/// Returns the last [`LAST_LINES`] lines of a text that are not empty.
+/// Returns the last [`MAX_OUTPUT_LINES`] lines of a text that are not empty.
 pub(in crate::cli) fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let from = lines.len().saturating_sub(LAST_LINES);
+    let from = lines.len().saturating_sub(MAX_OUTPUT_LINES);
     lines.into_iter().skip(from)
 }
 

@@ -11,15 +11,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// The sequences that begin a drawing: alternate screen, no cursor, no line wrapping (private modes of xterm and DEC).
-const BEGIN: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
-/// The sequences that undo [`BEGIN`].
-const END: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
+const BEGIN_DRAWING: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
+/// The sequences that undo [`BEGIN_DRAWING`].
+const END_DRAWING: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// The sequence that moves the cursor to the upper left corner (ECMA-48, CUP).
-const HOME: &str = "\u{1b}[H";
+const CURSOR_HOME: &str = "\u{1b}[H";
 /// The sequence that clears the rest of the line (ECMA-48, EL).
-const REST_OF_LINE: &str = "\u{1b}[K";
+const CLEAR_REST_OF_LINE: &str = "\u{1b}[K";
 /// The sequence that clears the rest of the screen (ECMA-48, ED).
-const REST_OF_SCREEN: &str = "\u{1b}[J";
+const CLEAR_REST_OF_SCREEN: &str = "\u{1b}[J";
 /// Ctrl-C as a key: without the terminal's signal keys, it sends no signal.
 const CONTROL_C: char = '\u{3}';
 /// Ctrl-D as a key.
@@ -86,7 +86,7 @@ impl Screen {
         let resized = signal(SignalKind::window_change())?;
         let keys = Keys::take()?;
         let mut screen = Self { stdout, keys, resized };
-        screen.write(BEGIN)?;
+        screen.write(BEGIN_DRAWING)?;
         Ok(Some(screen))
     }
 
@@ -102,8 +102,8 @@ impl Screen {
 
     /// Replaces the content of the screen with `lines`.
     pub(in crate::cli) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
-        let lines = lines.join(&format!("{REST_OF_LINE}\n"));
-        self.write(&format!("{HOME}{lines}{REST_OF_LINE}{REST_OF_SCREEN}"))
+        let lines = lines.join(&format!("{CLEAR_REST_OF_LINE}\n"));
+        self.write(&format!("{CURSOR_HOME}{lines}{CLEAR_REST_OF_LINE}{CLEAR_REST_OF_SCREEN}"))
     }
 
     /// Waits for the next action of the user. Cancel safe.
@@ -131,7 +131,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // Ignored: the terminal may be closed.
-        drop(self.write(END));
+        drop(self.write(END_DRAWING));
     }
 }
 
@@ -176,7 +176,7 @@ impl Drop for Keys {
 
 /// PURE: returns the keys in the bytes that a terminal sent. Knows xterm's sequences and skips unknown sequences.
 fn keys(bytes: &[u8]) -> Vec<Key> {
-    const SEQUENCES: [(&str, Key); 12] = [
+    const KEY_SEQUENCES: [(&str, Key); 12] = [
         ("\u{1b}[A", Key::Up),
         ("\u{1b}OA", Key::Up),
         ("\u{1b}[B", Key::Down),
@@ -194,7 +194,7 @@ fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut rest = text.as_ref();
     let mut found = Vec::new();
     while let Some(letter) = rest.chars().next() {
-        if let Some((sequence, key)) = SEQUENCES.iter().find(|(one, _)| rest.starts_with(one)) {
+        if let Some((sequence, key)) = KEY_SEQUENCES.iter().find(|(one, _)| rest.starts_with(one)) {
             found.push(*key);
             rest = &rest[sequence.len()..];
             continue;

@@ -1,13 +1,13 @@
 //! PURE: sparklines, which show a curve as a line of characters.
 
 /// The maximum number of characters in a sparkline.
-pub(in crate::cli) const CURVE: usize = 24;
+pub(in crate::cli) const MAX_SPARKLINE_CHARS: usize = 24;
 
 /// Returns the last numbers as a sparkline. The scale ranges from the lowest to the highest of them.
 pub(in crate::cli) fn spark(values: &[f64]) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    let values = &values[values.len().saturating_sub(CURVE)..];
+    let values = &values[values.len().saturating_sub(MAX_SPARKLINE_CHARS)..];
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // Halved, because the difference of the highest and the lowest number may overflow.

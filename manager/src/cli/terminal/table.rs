@@ -14,15 +14,15 @@ use columns::{ColumnFit, Columns, TextStyle};
 pub(in crate::cli) mod columns;
 
 /// The maximum number of characters in a cell.
-const WIDTH: usize = 60;
+const CELL_WIDTH: usize = 60;
 /// The maximum number of characters in a column of values.
-const BRIEF: usize = 20;
+const VALUE_WIDTH: usize = 20;
 /// The maximum number of parameters with a column.
-const COLUMNS: usize = 6;
+const MAX_PARAMETER_COLUMNS: usize = 6;
 /// The maximum number of other numbers of a result with a column.
-const OTHER_RESULTS: usize = 4;
+const MAX_OTHER_RESULTS: usize = 4;
 /// The maximum width of the name of a metric at the head of a column.
-const NAME: usize = 24;
+const HEADING_WIDTH: usize = 24;
 
 /// Returns a member as text, empty if it is absent.
 pub(in crate::cli) fn text(of: &Value, name: &str) -> String {
@@ -36,7 +36,7 @@ pub(in crate::cli) fn cell(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     };
-    cut(&printable(&text), WIDTH)
+    cut(&printable(&text), CELL_WIDTH)
 }
 
 /// Shortens a text to at most `width` characters.
@@ -68,7 +68,7 @@ pub(in crate::cli) fn shorten(name: &str, width: usize) -> String {
 
 /// Returns a foreign name as a printable heading.
 pub(in crate::cli) fn heading(name: &str) -> String {
-    cut(&printable(name), WIDTH)
+    cut(&printable(name), CELL_WIDTH)
 }
 
 /// Returns a value for a column. Floats have four significant digits; commands that show a single object show all
@@ -82,7 +82,7 @@ pub(in crate::cli) fn brief(value: &Value) -> String {
             format!("{number:e}")
         })
     });
-    rounded.unwrap_or_else(|| cut(&cell(value), BRIEF))
+    rounded.unwrap_or_else(|| cut(&cell(value), VALUE_WIDTH))
 }
 
 /// Returns a member for a column.
@@ -199,12 +199,12 @@ fn state(of: &Value, style: TextStyle) -> String {
 
 /// Returns the id as a hyperlink to the page, if known.
 fn linked_id(of: &Value, style: TextStyle) -> String {
-    style.link(&text(of, PAGE), &text(of, "id"))
+    style.link(&text(of, PAGE_MEMBER), &text(of, "id"))
 }
 
 /// Returns the id of a trial as a hyperlink to its page, if the page of its experiment is known.
 fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
-    let (page, id) = (text(one, PAGE), text(trial, "id"));
+    let (page, id) = (text(one, PAGE_MEMBER), text(trial, "id"));
     let page = if page.is_empty() { page } else { format!("{page}/trials/{id}") };
     style.link(&page, &id)
 }
@@ -212,7 +212,7 @@ fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
 /// Returns the description of an experiment.
 pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
-    const INDENT: usize = 15;
+    const LABEL_WIDTH: usize = 15;
     let counts = |name: &str| {
         let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
         let counts: Vec<_> =
@@ -230,7 +230,7 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("id", linked_id(one, style)),
         ("name", text(one, "name")),
         ("state", state(one, style)),
-        ("trouble", wrapped(one, "trouble", style, INDENT)),
+        ("trouble", wrapped(one, "trouble", style, LABEL_WIDTH)),
         ("created (UTC)", moment(one, "created_at_ms")),
         (
             "running time",
@@ -246,8 +246,8 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("concurrency", text(one, "trial_concurrency")),
         ("counts", counts("counts")),
         ("failures", counts("causes")),
-        ("objective", objective(one, style, INDENT)),
-        ("direction", wrapped(one, "untold_direction", style, INDENT)),
+        ("objective", objective(one, style, LABEL_WIDTH)),
+        ("direction", wrapped(one, "untold_direction", style, LABEL_WIDTH)),
         ("best", best_text),
     ];
     let after = [
@@ -264,7 +264,7 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
             items(one, "training_services").map(service_part).collect::<Vec<_>>().join("\n"),
         ),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
-        ("difference", wrapped(one, "code_difference", style, INDENT)),
+        ("difference", wrapped(one, "code_difference", style, LABEL_WIDTH)),
         ("packages", text(one, "packages_file")),
     ];
     let named = |(name, value): (&str, String)| (name.to_owned(), value);
@@ -402,12 +402,13 @@ pub(in crate::cli) fn more(parameters: usize, whole: &str) -> String {
 }
 
 /// The member of a trial or an experiment with the address of its page, if known.
-pub(in crate::cli) const PAGE: &str = "page";
+pub(in crate::cli) const PAGE_MEMBER: &str = "page";
 
 /// Returns a list of trials.
 pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
+    let (names, left) =
+        columns(all.iter().filter_map(|trial| trial.get("parameters")), MAX_PARAMETER_COLUMNS);
     // The reason of a failure is more important to the user than the numbers, so it is on their left.
     let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
     let heads =
@@ -440,7 +441,7 @@ pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
         let values = names.iter().map(|name| parameter(&flat, name));
         let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
         let row = row.chain(has_places.then(|| place(trial))).chain(values);
-        columns.push_linked(row.collect(), text(trial, PAGE));
+        columns.push_linked(row.collect(), text(trial, PAGE_MEMBER));
     }
     let (text, left_out) = columns.render(style);
     text + &more(left + left_out, "`trial show` and `-o json` show all")
@@ -454,7 +455,7 @@ pub(in crate::cli) fn result_name(mut metrics: impl Iterator<Item = String>) -> 
 
 /// Returns a name for the head of a column.
 fn short(name: &str) -> String {
-    shorten(&heading(name), NAME)
+    shorten(&heading(name), HEADING_WIDTH)
 }
 
 /// Returns the names of the other numbers of results that are objects, such as further objectives.
@@ -465,7 +466,7 @@ fn other_results(trials: &[Value]) -> Vec<String> {
         let members = trial.get("final").and_then(Value::as_object).into_iter().flatten();
         for (name, value) in members {
             let is_new = name != OBJECTIVE && *name != metric && !names.contains(name);
-            if is_new && value.is_number() && names.len() < OTHER_RESULTS {
+            if is_new && value.is_number() && names.len() < MAX_OTHER_RESULTS {
                 names.push(name.clone());
             }
         }
@@ -495,14 +496,14 @@ pub(in crate::cli) fn place(trial: &Value) -> String {
 /// Returns the description of a trial.
 pub(in crate::cli) fn trial(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
-    const INDENT: usize = 15;
+    const LABEL_WIDTH: usize = 15;
     let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
     let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [
         ("trial", text(one, "sequence")),
         ("id", linked_id(one, style)),
         ("state", state(one, style)),
-        ("why", wrapped(one, "message", style, INDENT)),
+        ("why", wrapped(one, "message", style, LABEL_WIDTH)),
         ("metric", text(one, "metric")),
         ("final", uncut(one, "final")),
         ("mean", estimate(one).unwrap_or_default()),

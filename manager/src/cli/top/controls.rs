@@ -5,14 +5,14 @@ use crate::api::percent;
 use crate::cli::terminal::screen::Key;
 
 /// The lists of trials, each as words and as states of the API.
-const LISTS: [(&str, &str); 4] = [
+const STATE_FILTERS: [(&str, &str); 4] = [
     ("that run", "RUNNING,LOST"),
     ("that wait", "WAITING"),
     ("that failed", "FAILED"),
     ("of all states", ""),
 ];
 /// The sort orders, each as words and as a query of the API. The first order is the default.
-const ORDERS: [(&str, &str); 4] = [
+const SORT_ORDERS: [(&str, &str); 4] = [
     ("newest first", "sort=sequence&order=desc"),
     ("largest latest result first", "sort=latest&order=desc"),
     ("smallest latest result first", "sort=latest&order=asc"),
@@ -20,7 +20,7 @@ const ORDERS: [(&str, &str); 4] = [
 ];
 
 /// The lines of the help.
-pub(super) const HELP: [&str; 17] = [
+pub(super) const HELP_LINES: [&str; 17] = [
     "keys",
     "",
     "↑ ↓ j k       select a trial, or scroll a text",
@@ -145,12 +145,15 @@ impl Controls {
     /// Returns the query of the API for the list.
     pub(super) fn query(&self) -> String {
         let filter = percent::encoded(&self.filter);
-        format!("state={}&{}&filter={filter}", LISTS[self.list].1, ORDERS[self.order].1)
+        format!(
+            "state={}&{}&filter={filter}",
+            STATE_FILTERS[self.list].1, SORT_ORDERS[self.order].1
+        )
     }
 
     /// Returns the description of the listed trials.
     pub(super) fn list_words(&self) -> &'static str {
-        LISTS[self.list].0
+        STATE_FILTERS[self.list].0
     }
 
     /// Processes a key.
@@ -175,11 +178,11 @@ impl Controls {
             Key::Escape => self.toggle_pane(Pane::Trials),
             Key::Char('/') => self.begin_to_type(),
             Key::Char('s') => {
-                self.order = (self.order + 1) % ORDERS.len();
+                self.order = (self.order + 1) % SORT_ORDERS.len();
                 self.select_none()
             }
             Key::Char('v') => {
-                self.list = (self.list + 1) % LISTS.len();
+                self.list = (self.list + 1) % STATE_FILTERS.len();
                 self.select_none()
             }
             Key::Char('e') => self.switch_stream(),
@@ -240,10 +243,10 @@ impl Controls {
         }
         let mut words = vec!["q quits, ? helps".to_owned()];
         if self.list > 0 {
-            words.push(format!("trials {}", LISTS[self.list].0));
+            words.push(format!("trials {}", STATE_FILTERS[self.list].0));
         }
         if self.order > 0 {
-            words.push(ORDERS[self.order].0.to_owned());
+            words.push(SORT_ORDERS[self.order].0.to_owned());
         }
         if !self.filter.is_empty() {
             words.push(format!("only {}", self.filter));
@@ -450,7 +453,7 @@ mod tests {
 
     #[test]
     fn the_help_and_the_last_line_fit_a_narrow_terminal() {
-        assert!(HELP.iter().all(|line| line.chars().count() <= 60));
+        assert!(HELP_LINES.iter().all(|line| line.chars().count() <= 60));
         let mut controls = Controls::default();
         assert_eq!(controls.hint(20), "q quits, ? helps");
         assert_eq!(

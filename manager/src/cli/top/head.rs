@@ -13,15 +13,15 @@ use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
 
 /// The length of the bar of trials, in columns, and its length in a narrow terminal.
-const BAR: usize = 24;
-const SHORT_BAR: usize = 10;
+const BAR_WIDTH: usize = 24;
+const SHORT_BAR_WIDTH: usize = 10;
 /// The width of a long name in a narrow terminal, and the minimum width of a shortened name.
-const NAME: usize = 24;
-const NAME_AT_LEAST: usize = 8;
+const MAX_NAME_WIDTH: usize = 24;
+const MIN_NAME_WIDTH: usize = 8;
 /// The maximum number of lines for the parameters of the best trial.
-const PARAMETER_LINES: usize = 2;
+const MAX_PARAMETER_LINES: usize = 2;
 /// The states in the order in which their trials are counted.
-const COUNTED: [JobState; 8] = [
+const COUNTED_STATES: [JobState; 8] = [
     JobState::Running,
     JobState::Waiting,
     JobState::Succeeded,
@@ -66,7 +66,7 @@ fn fitting<const COUNT: usize>(lines: [String; COUNT], style: TextStyle) -> Stri
 /// Distributes parts over lines, without splitting a part. Each part is its plain text and its text with colours. If
 /// `most` lines have no room for all, the last line ends with the number of the others.
 fn flow(parts: &[(String, String)], most: usize, style: TextStyle) -> Vec<String> {
-    const GAP: usize = 3;
+    const PART_GAP: usize = 3;
     let room = style.width.unwrap_or(usize::MAX);
     let (mut lines, mut used) = (vec![String::new()], 0);
     for (at, (plain, painted)) in parts.iter().enumerate() {
@@ -74,17 +74,17 @@ fn flow(parts: &[(String, String)], most: usize, style: TextStyle) -> Vec<String
         let more = format!("and {left} more");
         // The last line keeps room for the number of the others.
         let is_last = lines.len() == most;
-        let spare = if is_last && left > 1 { GAP + more.width() } else { 0 };
-        if used > 0 && used + GAP + plain.width() + spare > room {
+        let spare = if is_last && left > 1 { PART_GAP + more.width() } else { 0 };
+        if used > 0 && used + PART_GAP + plain.width() + spare > room {
             if is_last {
-                lines[most - 1].push_str(&" ".repeat(GAP));
+                lines[most - 1].push_str(&" ".repeat(PART_GAP));
                 lines[most - 1].push_str(&more);
                 break;
             }
             lines.push(String::new());
             used = 0;
         }
-        let gap = if used > 0 { GAP } else { 0 };
+        let gap = if used > 0 { PART_GAP } else { 0 };
         let last = lines.len() - 1;
         lines[last].push_str(&" ".repeat(gap));
         lines[last].push_str(painted);
@@ -107,7 +107,7 @@ fn title(one: &Value, style: TextStyle) -> String {
     let shown = |elapsed: &str| {
         let around = if name.is_empty() { 0 } else { id.width() + 3 };
         let space = beside(elapsed).checked_sub(around)?;
-        let fits = name.width() <= space || space >= NAME_AT_LEAST;
+        let fits = name.width() <= space || space >= MIN_NAME_WIDTH;
         fits.then(|| titled(&shorten(&name, space)))
     };
     let (title, elapsed) = match (shown(&elapsed), shown("")) {
@@ -151,7 +151,7 @@ fn progress(one: &Value, style: TextStyle) -> String {
         Some(format!("   about {} left", view::span(ms)))
     });
     let left = left.unwrap_or_default();
-    let [long, short] = [BAR, SHORT_BAR].map(|width| bar(width).unwrap_or_default());
+    let [long, short] = [BAR_WIDTH, SHORT_BAR_WIDTH].map(|width| bar(width).unwrap_or_default());
     let lines = [
         format!("{long}{trials}{per_hour}{left}"),
         format!("{short}{trials}{per_hour}{left}"),
@@ -164,12 +164,12 @@ fn progress(one: &Value, style: TextStyle) -> String {
 
 fn counts(one: &Value, style: TextStyle) -> Vec<String> {
     let count = |state: &str| one.pointer(&format!("/counts/{state}")).and_then(Value::as_u64);
-    let counted = COUNTED.into_iter().filter_map(|state| {
+    let counted = COUNTED_STATES.into_iter().filter_map(|state| {
         let count = count(state.as_str()).filter(|count| *count > 0)?;
         let words = format!("{count} {}", trial_state(state));
         Some((words.clone(), style.paint(state.as_str(), &words)))
     });
-    flow(&counted.collect::<Vec<_>>(), COUNTED.len(), style)
+    flow(&counted.collect::<Vec<_>>(), COUNTED_STATES.len(), style)
 }
 
 /// Returns the best result so far, the curve of improvements, and the parameters.
@@ -200,16 +200,16 @@ fn best(one: &Value, style: TextStyle) -> Vec<String> {
     let id = || format!(" ({})", text(best, "id"));
     let lines = [
         line(usize::MAX, id(), &curve),
-        line(NAME, id(), &curve),
-        line(NAME, String::new(), &curve),
-        line(NAME, String::new(), ""),
-        line(NAME_AT_LEAST, String::new(), ""),
+        line(MAX_NAME_WIDTH, id(), &curve),
+        line(MAX_NAME_WIDTH, String::new(), &curve),
+        line(MAX_NAME_WIDTH, String::new(), ""),
+        line(MIN_NAME_WIDTH, String::new(), ""),
     ];
     let parameters = parameter_cells(best).into_iter().map(|(name, value)| {
-        let part = format!("{} {value}", shorten(&name, NAME));
+        let part = format!("{} {value}", shorten(&name, MAX_NAME_WIDTH));
         (part.clone(), part)
     });
-    let parameters = flow(&parameters.collect::<Vec<_>>(), PARAMETER_LINES, style);
+    let parameters = flow(&parameters.collect::<Vec<_>>(), MAX_PARAMETER_LINES, style);
     [fitting(lines, style)].into_iter().chain(parameters).collect()
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::terminal::spark::{CURVE, bar, spark};
+use crate::cli::terminal::spark::{MAX_SPARKLINE_CHARS, bar, spark};
 use crate::cli::terminal::table::columns::{ColumnFit, Columns, TextStyle};
 use crate::cli::terminal::table::{self, bytes, shorten};
 use crate::job_state::JobState;
@@ -14,11 +14,11 @@ use crate::view::curve::points_of;
 use crate::view::state_names::trial_state;
 
 /// The maximum number of parameters with a column.
-const PARAMETERS: usize = 6;
+const MAX_PARAMETER_COLUMNS: usize = 6;
 /// The maximum width of the name of a parameter or a machine.
-const NAME: usize = 24;
+const MAX_NAME_WIDTH: usize = 24;
 /// The maximum width of the reason of a trial's end.
-const REASON: usize = 40;
+const MAX_REASON_WIDTH: usize = 40;
 
 /// A level of detail of the rows.
 #[derive(Debug, Clone, Copy)]
@@ -32,10 +32,10 @@ struct Detail {
 }
 
 /// The levels of detail, the highest first.
-const DETAILS: [Detail; 4] = [
-    Detail { curve: CURVE, bar: 10, each_gpu: true },
-    Detail { curve: CURVE, bar: 10, each_gpu: false },
-    Detail { curve: CURVE, bar: 0, each_gpu: false },
+const DETAIL_LEVELS: [Detail; 4] = [
+    Detail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: true },
+    Detail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: false },
+    Detail { curve: MAX_SPARKLINE_CHARS, bar: 0, each_gpu: false },
     Detail { curve: 10, bar: 0, each_gpu: false },
 ];
 
@@ -154,9 +154,10 @@ fn clock(ms: u64) -> String {
 /// Renders the list. The least important columns, which are the rightmost, are left out first.
 pub(super) fn render(rows: &[ListedTrial], style: TextStyle) -> String {
     let fits = |detail: &Detail| columns(rows, *detail, &[]).render(style).1 == 0;
-    let detail = DETAILS.into_iter().find(fits).unwrap_or(DETAILS[DETAILS.len() - 1]);
+    let detail =
+        DETAIL_LEVELS.into_iter().find(fits).unwrap_or(DETAIL_LEVELS[DETAIL_LEVELS.len() - 1]);
     let parameters = rows.iter().filter_map(|row| row.trial.get("parameters"));
-    let (names, _) = table::columns(parameters, PARAMETERS);
+    let (names, _) = table::columns(parameters, MAX_PARAMETER_COLUMNS);
     columns(rows, detail, &names).render(style).0
 }
 
@@ -176,8 +177,9 @@ fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
     ];
     let heads = heads.into_iter().chain(state).chain([result]).chain(rest);
     let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
-    let parameters =
-        names.iter().map(|name| (shorten(&table::heading(name), NAME), ColumnFit::Optional));
+    let parameters = names
+        .iter()
+        .map(|name| (shorten(&table::heading(name), MAX_NAME_WIDTH), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for row in rows {
         let flat = view::flat(row.trial.get("parameters").unwrap_or(&Value::Null));
@@ -186,11 +188,11 @@ fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
         let rest = [
             row.result(),
             row.ran_ms.map(clock).unwrap_or_default(),
-            table::cut(&table::text(&row.trial, "message"), REASON),
+            table::cut(&table::text(&row.trial, "message"), MAX_REASON_WIDTH),
             row.curve(detail),
             row.gpus(detail),
             row.memory(detail),
-            shorten(&table::place(&row.trial), NAME),
+            shorten(&table::place(&row.trial), MAX_NAME_WIDTH),
         ];
         let values = names.iter().map(|name| table::parameter(&flat, name));
         columns.push(own.into_iter().chain(state).chain(rest).chain(values).collect());
@@ -290,9 +292,9 @@ pub(super) mod tests {
     fn memory_is_that_of_the_process_without_a_limit() {
         let sample = json!({"samples": [{"sample": {"process": {"memory_bytes": 3_321_856}}}]});
         let small = ListedTrial::new(json!({}), &Value::Null, &sample, None);
-        assert_eq!(small.memory(DETAILS[0]), "3 MB");
+        assert_eq!(small.memory(DETAIL_LEVELS[0]), "3 MB");
         let silent = ListedTrial::new(json!({}), &Value::Null, &Value::Null, None);
-        let detail = DETAILS[0];
+        let detail = DETAIL_LEVELS[0];
         assert_eq!(
             [silent.curve(detail), silent.gpus(detail), silent.memory(detail)],
             ["", "", ""]

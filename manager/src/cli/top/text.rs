@@ -75,7 +75,7 @@ impl TextView {
         height: usize,
         style: TextStyle,
     ) -> (Vec<String>, usize) {
-        let width = style.width.unwrap_or(super::USUAL_WIDTH).max(1);
+        let width = style.width.unwrap_or(super::DEFAULT_WIDTH).max(1);
         let all: Vec<_> = text.lines().flat_map(|line| pieces(&printable(line), width)).collect();
         let is_match =
             |line: &String| !self.search.is_empty() && line.to_lowercase().contains(&self.search);

@@ -55,11 +55,11 @@ fn a_version_changes_with_the_code_and_only_with_it() {
 fn a_file_too_large_to_read_counts_by_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
-    File::create(&path).unwrap().set_len(LIMITS.bytes + 1).unwrap();
+    File::create(&path).unwrap().set_len(READ_LIMITS.bytes + 1).unwrap();
     let mut tracker = CodeTracker::new(folder.path().to_owned());
     let first = tracker.scan().unwrap();
     assert!(first.cut);
-    File::create(&path).unwrap().set_len(LIMITS.bytes + 2).unwrap();
+    File::create(&path).unwrap().set_len(READ_LIMITS.bytes + 2).unwrap();
     assert_ne!(tracker.scan().unwrap().sha256, first.sha256);
 }
 
@@ -102,9 +102,9 @@ async fn the_state_of_a_work_tree_has_the_commit_and_whether_it_is_dirty() {
     assert!(fs::read_to_string(&file).unwrap().contains("\n-1\n"), "as git writes it");
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!((mode(&file), mode(&diffs)), (0o600, 0o700));
-    fs::write(folder.path().join("train.py"), "x\n".repeat(KEPT_DIFF_BYTES)).unwrap();
+    fs::write(folder.path().join("train.py"), "x\n".repeat(MAX_STORED_DIFF_BYTES)).unwrap();
     let cut = fs::read_to_string(diff_file(&diffs, &scan().await)).unwrap();
-    assert!(cut.ends_with("the limit is 256 KiB]\n") && cut.len() < KEPT_DIFF_BYTES + 100);
+    assert!(cut.ends_with("the limit is 256 KiB]\n") && cut.len() < MAX_STORED_DIFF_BYTES + 100);
     run(&["checkout", "--detach"]);
     assert_eq!(state().await.branch, None);
 }

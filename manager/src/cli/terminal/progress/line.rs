@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::terminal::spark::{CURVE, bar, spark};
+use crate::cli::terminal::spark::{MAX_SPARKLINE_CHARS, bar, spark};
 use crate::cli::terminal::table::{cut, shorten};
 use crate::view;
 
 /// The maximum width of the name of an objective.
-const NAME: usize = 16;
+const MAX_NAME_WIDTH: usize = 16;
 
 /// The numbers of a search.
 #[derive(Debug, Clone, Default)]
@@ -49,8 +49,14 @@ struct Detail {
 }
 
 /// The levels of detail, the highest first.
-const DETAILS: [Detail; 8] = [
-    Detail { bar: 30, curve: CURVE, has_clock: true, has_rate: true, has_trial: true },
+const DETAIL_LEVELS: [Detail; 8] = [
+    Detail {
+        bar: 30,
+        curve: MAX_SPARKLINE_CHARS,
+        has_clock: true,
+        has_rate: true,
+        has_trial: true,
+    },
     Detail { bar: 30, curve: 8, has_clock: true, has_rate: true, has_trial: true },
     Detail { bar: 10, curve: 8, has_clock: true, has_rate: true, has_trial: true },
     Detail { bar: 10, curve: 8, has_clock: false, has_rate: true, has_trial: true },
@@ -63,7 +69,7 @@ const DETAILS: [Detail; 8] = [
 impl SearchProgress {
     /// Returns the line for a terminal of `width` columns.
     pub(super) fn line(&self, width: usize) -> String {
-        let mut lines = DETAILS.into_iter().map(|detail| self.with_detail(detail)).peekable();
+        let mut lines = DETAIL_LEVELS.into_iter().map(|detail| self.with_detail(detail)).peekable();
         while let Some(line) = lines.next() {
             if line.width() <= width || lines.peek().is_none() {
                 return cut(&line, width);
@@ -74,7 +80,7 @@ impl SearchProgress {
 
     /// Returns the sentence for a log.
     pub(super) fn sentence(&self) -> String {
-        let Detail { has_rate, has_trial, .. } = DETAILS[0];
+        let Detail { has_rate, has_trial, .. } = DETAIL_LEVELS[0];
         let counted = self.trials.unwrap_or(self.ended);
         let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
         let plural = if counted == 1 { "" } else { "s" };
@@ -109,7 +115,8 @@ impl SearchProgress {
     fn best(&self, has_trial: bool) -> String {
         let Some((best, trial)) = &self.best else { return String::new() };
         let trial = if has_trial { format!(" (trial {trial})") } else { String::new() };
-        let objective = self.objective.as_ref().map(|name| format!("{} ", shorten(name, NAME)));
+        let objective =
+            self.objective.as_ref().map(|name| format!("{} ", shorten(name, MAX_NAME_WIDTH)));
         format!(", best {}{best}{trial}", objective.unwrap_or_default())
     }
 

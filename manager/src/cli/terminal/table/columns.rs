@@ -3,11 +3,11 @@
 use unicode_width::UnicodeWidthStr;
 
 /// The maximum width of a sentence's line.
-pub(in crate::cli) const SENTENCE: usize = 90;
+pub(in crate::cli) const MAX_SENTENCE_WIDTH: usize = 90;
 /// The minimum width of a sentence's line in a narrow terminal.
-const NARROW_SENTENCE: usize = 24;
+const MIN_SENTENCE_WIDTH: usize = 24;
 /// The number of blanks between two columns.
-const GAP: usize = 3;
+const COLUMN_GAP: usize = 3;
 
 /// The properties of the output that determine the style of text.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,8 +23,8 @@ pub(in crate::cli) struct TextStyle {
 impl TextStyle {
     /// Wraps a sentence to the space next to `indent` columns of other text.
     pub(in crate::cli) fn wrap(self, sentence: &str, indent: usize) -> String {
-        let room = self.width.map_or(SENTENCE, |width| width.saturating_sub(indent));
-        wrap(sentence, room.clamp(NARROW_SENTENCE, SENTENCE)).join("\n")
+        let room = self.width.map_or(MAX_SENTENCE_WIDTH, |width| width.saturating_sub(indent));
+        wrap(sentence, room.clamp(MIN_SENTENCE_WIDTH, MAX_SENTENCE_WIDTH)).join("\n")
     }
 
     /// Returns text in the colour of a state, as the API or a page names it: `FAILED`, `failed`.
@@ -108,7 +108,7 @@ impl Columns {
     /// Returns the table, and the number of [`ColumnFit::Optional`] columns that were left out for lack of space.
     pub(in crate::cli) fn render(mut self, style: TextStyle) -> (String, usize) {
         let (widths, left_out) = self.fit(style.width);
-        let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) + 2;
+        let total = widths.iter().sum::<usize>() + COLUMN_GAP * widths.len().saturating_sub(1) + 2;
         let heads: Vec<_> = self.heads.iter().map(|(name, _)| name.clone()).collect();
         let mut text = self.lines((&heads, ""), &widths, TextStyle::default());
         text.push_str(&"─".repeat(total));
@@ -136,14 +136,14 @@ impl Columns {
         let mut widths: Vec<_> = (0..self.heads.len()).map(|at| natural(self, at)).collect();
         let is_sentence = |at: usize, columns: &Self| columns.heads[at].1 == ColumnFit::Sentence;
         let least = |at: usize, width: usize, columns: &Self| {
-            if is_sentence(at, columns) { width.min(NARROW_SENTENCE) } else { width }
+            if is_sentence(at, columns) { width.min(MIN_SENTENCE_WIDTH) } else { width }
         };
         let mut left_out = 0;
         let most = width.unwrap_or(usize::MAX);
         loop {
             let narrowest = widths.iter().enumerate().map(|(at, width)| least(at, *width, self));
             // A line begins with a blank, and the rule below the heading ends with one.
-            let gaps = GAP * widths.len().saturating_sub(1) + 2;
+            let gaps = COLUMN_GAP * widths.len().saturating_sub(1) + 2;
             let spare = most.checked_sub(narrowest.sum::<usize>() + gaps);
             let rightmost =
                 |wanted: ColumnFit| self.heads.iter().rposition(|(_, fit)| *fit == wanted);
@@ -159,8 +159,9 @@ impl Columns {
                     let mut spare = spare.unwrap_or(0);
                     for (at, width) in widths.iter_mut().enumerate() {
                         if is_sentence(at, self) {
-                            let narrow = (*width).min(NARROW_SENTENCE);
-                            let more = spare.min((*width).min(SENTENCE).saturating_sub(narrow));
+                            let narrow = (*width).min(MIN_SENTENCE_WIDTH);
+                            let more =
+                                spare.min((*width).min(MAX_SENTENCE_WIDTH).saturating_sub(narrow));
                             (*width, spare) = (narrow + more, spare - more);
                         }
                     }
@@ -195,7 +196,7 @@ impl Columns {
                     break;
                 };
                 if column > 0 {
-                    line.push_str(&" ".repeat(GAP));
+                    line.push_str(&" ".repeat(COLUMN_GAP));
                 }
                 let part = cell.get(at).map(String::as_str).unwrap_or_default();
                 let pad = " ".repeat(width.saturating_sub(part.width()));

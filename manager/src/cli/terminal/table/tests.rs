@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 /// The style of a pipe, where lines may have any length.
-const PIPE: TextStyle = TextStyle { width: None, colours: false, links: false };
+const PIPE_STYLE: TextStyle = TextStyle { width: None, colours: false, links: false };
 
 fn a_trial() -> Value {
     json!({
@@ -30,7 +30,7 @@ fn a_list_of_trials_has_a_line_for_each_trial() {
         "───────────────────────────────────────────────────────────────────────────────",
         "     3   t1   FAILED   it exited with 3             0.25   2.5 s   0.1   re\u{fffd}lu",
     ];
-    let shown = trials(&json!([a_trial()]), PIPE);
+    let shown = trials(&json!([a_trial()]), PIPE_STYLE);
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
 }
 
@@ -45,7 +45,7 @@ fn a_list_of_trials_names_its_results() {
         (trial(Some("loss"), several),                 [" trial   id   state         loss   speed", "     0   t    SUCCEEDED   0.1235       3"]),
     ];
     for (trial, expected) in table {
-        let shown = trials(&json!([trial]), PIPE);
+        let shown = trials(&json!([trial]), PIPE_STYLE);
         let lines: Vec<_> = shown.lines().filter(|line| !line.starts_with('─')).collect();
         assert_eq!(lines, expected, "\n{shown}");
     }
@@ -53,16 +53,16 @@ fn a_list_of_trials_names_its_results() {
 
 #[test]
 fn descriptions_link_to_the_pages() {
-    let style = TextStyle { links: true, ..PIPE };
+    let style = TextStyle { links: true, ..PIPE_STYLE };
     let page = "http://127.0.0.1:8080";
     let link =
         |path: &str, id: &str| format!("\u{1b}]8;;{page}{path}\u{1b}\\{id}\u{1b}]8;;\u{1b}\\");
     let mut one = a_trial();
-    one[PAGE] = format!("{page}/trials/t1").into();
+    one[PAGE_MEMBER] = format!("{page}/trials/t1").into();
     let shown = trial(&one, style);
     assert!(shown.contains(&format!("id             {}\n", link("/trials/t1", "t1"))), "{shown}");
     let best = json!({"id": "b", "sequence": 4, "final": 0.5});
-    let shown = experiment(&json!({"id": "e", "best": best, PAGE: page}), style);
+    let shown = experiment(&json!({"id": "e", "best": best, PAGE_MEMBER: page}), style);
     assert!(shown.contains(&format!("id    {}\n", link("", "e"))), "{shown}");
     assert!(shown.contains(&format!("by trial 4 ({})\n", link("/trials/b", "b"))), "{shown}");
     let plain = experiment(&json!({"id": "e", "best": best}), style);
@@ -78,7 +78,7 @@ fn a_list_of_trials_shows_places_if_they_differ() {
             trial.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
             trial
         });
-        trials(&all.collect::<Value>(), PIPE)
+        trials(&all.collect::<Value>(), PIPE_STYLE)
     };
     let at = |index: usize, host: &str| json!({"host": host, "training_service": {"index": index, "platform": "remote"}});
     let expected = [
@@ -117,12 +117,12 @@ attempts       1
   lr           0.1
   act          re\u{fffd}lu
 ";
-    assert_eq!(trial(&a_trial(), PIPE), expected);
+    assert_eq!(trial(&a_trial(), PIPE_STYLE), expected);
 }
 
 #[test]
 fn why_shows_verdict_evidence_and_timeline() {
-    let shown = explanation(&a_trial(), PIPE);
+    let shown = explanation(&a_trial(), PIPE_STYLE);
     let expected = "\
 state  FAILED
 why    it exited with 3
@@ -155,9 +155,9 @@ fn a_violated_constraint_is_named_and_its_result_is_not_cut() {
     one["final"] = result.clone();
     one["violations"] =
         json!(["val_accuracy is 0.6948, below 0.9", "params is 1234567, above 1000000"]);
-    let shown = trial(&one, PIPE);
+    let shown = trial(&one, PIPE_STYLE);
     assert!(shown.contains(&format!("final          {result}\n")), "{shown}");
-    let shown = explanation(&one, PIPE);
+    let shown = explanation(&one, PIPE_STYLE);
     let expected =
         "violates  val_accuracy is 0.6948, below 0.9\n          params is 1234567, above 1000000\n";
     assert!(shown.contains(expected), "{shown}");
@@ -167,7 +167,7 @@ fn a_violated_constraint_is_named_and_its_result_is_not_cut() {
 fn the_parameters_of_the_best_trial_follow_its_line() {
     let best = json!({"id": "t1", "sequence": 1, "final": 0.5, "parameters": {"lr": 0.1}});
     let code = json!([{"sha256": "a".repeat(64), "files": 1, "bytes": 1, "cut": false}]);
-    let shown = super::experiment(&json!({"id": "x", "best": best, "code": code}), PIPE);
+    let shown = super::experiment(&json!({"id": "x", "best": best, "code": code}), PIPE_STYLE);
     let labels: Vec<_> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(labels, ["id", "best", "lr", "code"], "{shown}");
 }
@@ -189,12 +189,12 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
     let metric =
         json!({"name": hostile, "type": hostile, "step": 0, "value": {hostile.as_str(): hostile}});
     for shown in [
-        trials(&json!([trial]), PIPE),
-        super::trial(&trial, PIPE),
-        explanation(&trial, PIPE),
-        super::experiment(&experiment, PIPE),
-        experiments(&json!([experiment]), PIPE),
-        metrics(&json!([metric]), PIPE),
+        trials(&json!([trial]), PIPE_STYLE),
+        super::trial(&trial, PIPE_STYLE),
+        explanation(&trial, PIPE_STYLE),
+        super::experiment(&experiment, PIPE_STYLE),
+        experiments(&json!([experiment]), PIPE_STYLE),
+        metrics(&json!([metric]), PIPE_STYLE),
     ] {
         let steers = |c: char| c.is_control() && c != '\n' || crate::view::is_direction_mark(c);
         assert!(!shown.contains(steers), "{shown:?}");
@@ -210,14 +210,14 @@ fn a_long_reason_is_wrapped_over_several_lines() {
                   the platform or the kernel did it.";
     trial["message"] = json!(reason);
     trial["timeline"] = json!([{"at_ms": 0, "by": "agent", "what": "ended", "message": reason}]);
-    let shown = explanation(&trial, PIPE);
+    let shown = explanation(&trial, PIPE_STYLE);
     assert!(shown.lines().all(|line| line.chars().count() <= 140), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains(&format!("why {reason}")), "{shown}");
     assert!(shown.contains("\n       "), "the next line is indented: {shown}");
     assert!(words.ends_with("the kernel did it."), "{shown}");
     assert!(
-        super::trial(&trial, PIPE)
+        super::trial(&trial, PIPE_STYLE)
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ")
@@ -230,7 +230,7 @@ fn an_experiment_without_a_manager_is_shown_as_such() {
     let trouble = "its manager was killed; run `trial-manager resume e`";
     let shown = experiment(
         &json!({"id": "e", "state": "RUNNING", "elapsed_ms": 0, "trouble": trouble}),
-        PIPE,
+        PIPE_STYLE,
     );
     assert_eq!(shown, format!("id       e\nstate    RUNNING\ntrouble  {trouble}\n"));
 }
@@ -243,7 +243,7 @@ fn an_experiment_is_shown_line_by_line() {
             "trial_concurrency": 1, "counts": {"FAILED": 1, "SUCCEEDED": 1}, "causes": {"exit": 1},
             "best": {"id": "t", "sequence": 0, "final": 0.5, "parameters": {"lr": 0.1}},
         }),
-        PIPE,
+        PIPE_STYLE,
     );
     let expected = "\
 id             e
@@ -267,7 +267,7 @@ fn lists_of_experiments_and_metrics_are_tables() {
             {"id": "a", "state": "DONE", "created_at_ms": 0, "name": "digits"},
             {"id": "b", "state": "UNREADABLE", "trouble": "it is damaged"},
         ]),
-        PIPE,
+        PIPE_STYLE,
     );
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     assert_eq!(lines[0], "id   state        created (UTC)         name     trouble");
@@ -278,13 +278,13 @@ fn lists_of_experiments_and_metrics_are_tables() {
             {"id": "a", "state": "RUNNING", "created_at_ms": 0, "url": "http://127.0.0.1:8080"},
             {"id": "b", "state": "DONE", "created_at_ms": 0},
         ]),
-        PIPE,
+        PIPE_STYLE,
     );
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     assert_eq!(lines[0], "id   state     created (UTC)         name   address");
     assert_eq!(lines[2], "a    RUNNING   1970-01-01 00:00:00          http://127.0.0.1:8080");
     let shown =
-        metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]), PIPE);
+        metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]), PIPE_STYLE);
     assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final      0   NaN"));
 }
 
@@ -297,10 +297,11 @@ fn parameters_of_different_branches_each_have_a_column() {
         (["a", "b", "c._name", "c.size"].map(str::to_owned).to_vec(), 0)
     );
     assert_eq!(columns(all.iter(), 3).1, 1);
-    let shown = trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]), PIPE);
+    let shown =
+        trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]), PIPE_STYLE);
     assert!(shown.contains("c._name   c.size"), "{shown}");
     let many: serde_json::Map<_, _> = (0..9).map(|at| (format!("p{at}"), json!(at))).collect();
-    let shown = trials(&json!([{"id": "t", "parameters": many}]), PIPE);
+    let shown = trials(&json!([{"id": "t", "parameters": many}]), PIPE_STYLE);
     assert!(shown.ends_with("3 more parameters; `trial show` and `-o json` show all\n"), "{shown}");
 }
 
