@@ -149,7 +149,7 @@ pub struct EndedExperiment {
 /// the experiment file, and the next experiment has another id.
 pub async fn start(settings: Settings, what: ExperimentStart) -> Result<RunningManager, Error> {
     let (id, new, is_ours) = match what {
-        ExperimentStart::New(spec) => (ids::experiment(), Some(spec), true),
+        ExperimentStart::New(spec) => (ids::new_experiment_id(), Some(spec), true),
         ExperimentStart::Named(id, spec) => {
             let dir = ExperimentDir::new(&settings.data_dir, &id);
             if dir.path().exists() {
@@ -238,7 +238,7 @@ pub async fn check_platform(
     spec: &ExperimentSpec,
 ) -> Result<Vec<String>, Error> {
     let context = CheckContext {
-        id: &ids::experiment(),
+        id: &ids::new_experiment_id(),
         spec,
         agent: agent.as_deref(),
         is_new: true,
@@ -274,7 +274,7 @@ impl RunningManager {
     pub async fn end(self) -> Result<EndedExperiment, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
-            notifications::warn_of_rest(notifier.finish().await, &self.id);
+            notifications::warn_of_unsent(notifier.finish().await, &self.id);
         }
         let state = match conducted.map_err(|_| Error::Lost)? {
             Err(source @ store::Error::Displaced { .. }) => {

@@ -6,7 +6,7 @@
 
 mod listing;
 pub mod packages;
-mod tape;
+mod tar_blocks;
 pub mod version;
 
 use std::fs::File;
@@ -131,7 +131,7 @@ struct Inner {
     file: PathBuf,
     /// A file with secrets, which is not part of the code.
     private: Option<PathBuf>,
-    made: OnceCell<Archive>,
+    archive: OnceCell<Archive>,
 }
 
 /// An existing archive: a tar file, compressed with gzip.
@@ -148,27 +148,27 @@ pub struct Archive {
 impl CodeArchive {
     /// Returns the archive of `directory` in `file`, without creating it.
     pub fn new(directory: PathBuf, file: PathBuf) -> Self {
-        Self::without(directory, file, None)
+        Self::excluding(directory, file, None)
     }
 
     /// Returns the archive of `directory` without the file `private`, whose path must be canonical. Diffs are not
     /// stored, because they could contain text of that file.
-    pub fn without(directory: PathBuf, file: PathBuf, private: Option<PathBuf>) -> Self {
-        Self(Arc::new(Inner { directory, file, private, made: OnceCell::new() }))
+    pub fn excluding(directory: PathBuf, file: PathBuf, private: Option<PathBuf>) -> Self {
+        Self(Arc::new(Inner { directory, file, private, archive: OnceCell::new() }))
     }
 
     /// Returns the archive. Creates it unless an earlier run of the experiment has created it.
     pub async fn get(&self) -> Result<Archive, Error> {
-        let make = async || {
+        let create = async || {
             let inner = Arc::clone(&self.0);
             let task = tokio::task::spawn_blocking(move || {
-                find_or_make(&inner.directory, &inner.file, inner.private.as_deref())
+                find_or_create_archive(&inner.directory, &inner.file, inner.private.as_deref())
             });
             task.await.unwrap_or_else(|lost| {
                 Err(Error::Write { path: self.0.file.clone(), source: io::Error::other(lost) })
             })
         };
-        self.0.made.get_or_try_init(make).await.cloned()
+        self.0.archive.get_or_try_init(create).await.cloned()
     }
 }
 
@@ -185,7 +185,7 @@ impl CodeArchive {
         }
         let mut tracker = CodeTracker::new(self.0.directory.clone());
         if self.0.private.is_none() {
-            tracker = tracker.keeping_diffs(self.0.file.with_file_name(DIFFS_FOLDER));
+            tracker = tracker.with_diff_folder(self.0.file.with_file_name(DIFFS_FOLDER));
         }
         let failed = |source| Error::Read { path: self.0.directory.clone(), source };
         let version = tracker.read_version_with_git().await.1.map_err(failed)?;
@@ -203,7 +203,7 @@ impl CodeArchive {
 
 /// Returns a summary of the archive that `directory` would have, as text for users. Creates nothing.
 pub fn describe_archive(directory: &Path) -> Result<String, Error> {
-    let entries = listing::list(&canonical(directory)?, None, ARCHIVE_LIMITS)?;
+    let entries = listing::list_entries(&canonical_path(directory)?, None, ARCHIVE_LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
         EntryKind::File(size) => size,
         EntryKind::Directory | EntryKind::Link(_) => 0,
@@ -212,33 +212,37 @@ pub fn describe_archive(directory: &Path) -> Result<String, Error> {
     Ok(format!("{}: {} entries, {size}", directory.display(), entries.len()))
 }
 
-fn canonical(directory: &Path) -> Result<PathBuf, Error> {
+fn canonical_path(directory: &Path) -> Result<PathBuf, Error> {
     directory.canonicalize().map_err(|source| Error::Read { path: directory.to_owned(), source })
 }
 
-fn find_or_make(directory: &Path, file: &Path, private: Option<&Path>) -> Result<Archive, Error> {
+fn find_or_create_archive(
+    directory: &Path,
+    file: &Path,
+    private: Option<&Path>,
+) -> Result<Archive, Error> {
     let failed = |source| Error::Write { path: file.to_owned(), source };
     match File::open(file) {
-        Ok(mut made) => {
+        Ok(mut existing) => {
             let mut sink = HashingWriter::new(io::sink());
-            io::copy(&mut made, &mut sink).map_err(failed)?;
-            Ok(sink.seal(file))
+            io::copy(&mut existing, &mut sink).map_err(failed)?;
+            Ok(sink.finish(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(directory, file, private, ARCHIVE_LIMITS)
+            create_archive(directory, file, private, ARCHIVE_LIMITS)
         }
         Err(error) => Err(failed(error)),
     }
 }
 
-fn make(
+fn create_archive(
     directory: &Path,
     file: &Path,
     private: Option<&Path>,
     limits: CodeLimits,
 ) -> Result<Archive, Error> {
-    let root = canonical(directory)?;
-    let entries = listing::list(&root, private, limits)?;
+    let root = canonical_path(directory)?;
+    let entries = listing::list_entries(&root, private, limits)?;
     let failed = |source| Error::Write { path: file.to_owned(), source };
     // Written under a temporary name and then moved, so that no reader finds a partial file.
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -246,19 +250,19 @@ fn make(
     let sealed = HashingWriter::new(io::BufWriter::new(part.as_file_mut()));
     let mut packed = GzBuilder::new().mtime(0).write(sealed, Compression::default());
     for entry in &entries {
-        pack(&root, entry, &mut packed, &failed)?;
+        pack_entry(&root, entry, &mut packed, &failed)?;
     }
-    packed.write_all(&tape::end()).map_err(failed)?;
+    packed.write_all(&tar_blocks::end_blocks()).map_err(failed)?;
     let mut sealed = packed.finish().map_err(failed)?;
     sealed.flush().map_err(failed)?;
-    let archive = sealed.seal(file);
+    let archive = sealed.finish(file);
     part.as_file().sync_all().map_err(failed)?;
     part.persist(file).map_err(|refused| failed(refused.error))?;
     tracing::info!(entries = entries.len(), bytes = archive.bytes, "the code is packed");
     Ok(archive)
 }
 
-fn pack(
+fn pack_entry(
     root: &Path,
     entry: &Entry,
     packed: &mut GzEncoder<impl Write>,
@@ -266,11 +270,13 @@ fn pack(
 ) -> Result<(), Error> {
     let (name, path) = (entry.name.as_os_str().as_bytes(), root.join(&entry.name));
     let kind = match &entry.kind {
-        EntryKind::File(size) => tape::TapeKind::File(*size),
-        EntryKind::Directory => tape::TapeKind::Directory,
-        EntryKind::Link(target) => tape::TapeKind::Link(target.as_os_str().as_bytes()),
+        EntryKind::File(size) => tar_blocks::TarEntryKind::File(*size),
+        EntryKind::Directory => tar_blocks::TarEntryKind::Directory,
+        EntryKind::Link(target) => tar_blocks::TarEntryKind::Link(target.as_os_str().as_bytes()),
     };
-    packed.write_all(&tape::head(name, kind, entry.mode, entry.mtime)).map_err(failed)?;
+    packed
+        .write_all(&tar_blocks::header_blocks(name, kind, entry.mode, entry.mtime))
+        .map_err(failed)?;
     let EntryKind::File(size) = entry.kind else { return Ok(()) };
     let read = |source| Error::Read { path: path.clone(), source };
     let content = File::open(&path).map_err(read)?;
@@ -279,7 +285,7 @@ fn pack(
     if io::copy(&mut content, packed).map_err(read)? != size {
         return Err(Error::Changed { path: path.clone() });
     }
-    packed.write_all(&[0; tape::BLOCK_BYTES][..tape::padding(size)]).map_err(failed)
+    packed.write_all(&[0; tar_blocks::BLOCK_BYTES][..tar_blocks::padding(size)]).map_err(failed)
 }
 
 /// A writer that counts and hashes the bytes that it passes on.
@@ -294,7 +300,7 @@ impl<W: Write> HashingWriter<W> {
         Self { sink, bytes: 0, hash: Context::new(&SHA256) }
     }
 
-    fn seal(self, file: &Path) -> Archive {
+    fn finish(self, file: &Path) -> Archive {
         let sha256 = hexadecimal(self.hash.finish().as_ref());
         Archive { file: file.to_owned(), bytes: self.bytes, sha256 }
     }

@@ -24,7 +24,7 @@ use trial_protocol::{
 };
 
 pub use arrival::BatchError;
-pub(crate) use arrival::read;
+pub(crate) use arrival::parse_batch;
 pub use legacy_numbering::LegacyNumbering;
 
 use crate::experiment::ExperimentHandle;
@@ -49,7 +49,7 @@ struct Inner {
     offer: Offer,
     /// The locks that are held from the commit until the experiment has received the reports. Two deliveries of one
     /// attempt (a request that timed out, and its repetition) thus keep their order.
-    turns: Vec<Mutex<()>>,
+    forwarding_locks: Vec<Mutex<()>>,
     hasher: RandomState,
 }
 
@@ -105,7 +105,7 @@ impl Intake {
                 experiment,
                 clock,
                 offer: Offer::new([capability::BULK, capability::GZIP, capability::OPEN]),
-                turns: (0..INGEST_LOCKS).map(|_| Mutex::default()).collect(),
+                forwarding_locks: (0..INGEST_LOCKS).map(|_| Mutex::default()).collect(),
                 hasher: RandomState::new(),
             }),
             lease_ms: None,
@@ -138,7 +138,7 @@ impl Intake {
 
     /// Waits until there is a directive for an attempt, and returns the acknowledgement with which its agent is
     /// called before its batch has arrived.
-    pub async fn call(&self, trial: &TrialJobId, attempt: &AttemptId) -> ReportAck {
+    pub async fn wait_for_directive(&self, trial: &TrialJobId, attempt: &AttemptId) -> ReportAck {
         self.inner.handle.wait_for_directive(trial, attempt).await;
         ReportAck {
             offer: self.inner.offer.clone(),
@@ -182,9 +182,9 @@ impl Inner {
 
         let acknowledged = batch.acknowledged;
 
-        let turn = self.hasher.hash_one((&trial, &attempt, lane));
-        let turn = usize::try_from(turn % INGEST_LOCKS).expect("it is small");
-        let turn = self.turns[turn].lock().await;
+        let index = self.hasher.hash_one((&trial, &attempt, lane));
+        let index = usize::try_from(index % INGEST_LOCKS).expect("it is small");
+        let guard = self.forwarding_locks[index].lock().await;
         let ingested = match self.store.ingest_shared(arrival, self.clock.now_ms()).await {
             Ok(ingested) => ingested,
             Err(error @ (store::Error::UnknownTrial(_) | store::Error::Superseded(_))) => {
@@ -207,7 +207,7 @@ impl Inner {
         };
         self.handle.remove_obeyed(&trial, &attempt, &obeyed);
         self.handle.send_reports(trial, attempt, fresh).await;
-        drop(turn);
+        drop(guard);
         Ok((ingested.through, ingested.resend))
     }
 }

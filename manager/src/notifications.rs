@@ -9,8 +9,8 @@
 mod channel;
 pub mod event;
 mod health;
-mod pace;
 mod program;
+mod retry;
 mod webhook;
 
 use std::path::PathBuf;
@@ -23,15 +23,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use self::channel::{Channel, PendingNotification, Target};
-use self::event::About;
+use self::event::NotificationSubject;
 use crate::config::NotificationsSpec;
 use crate::store::{self, Store};
 use crate::util::clock::Clock;
 
 /// The name of the server's channel.
-pub(crate) const WEBHOOK: &str = "webhook";
+pub(crate) const WEBHOOK_CHANNEL: &str = "webhook";
 /// The name of the program's channel.
-pub(crate) const COMMAND: &str = "command";
+pub(crate) const COMMAND_CHANNEL: &str = "command";
 
 /// The time for which remaining notifications are retried when the manager ends.
 const CLOSING_TIME: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ pub struct NotifierConfig {
     /// The receivers and the events.
     pub spec: NotificationsSpec,
     /// The subject of the notifications.
-    pub about: About,
+    pub about: NotificationSubject,
     /// The working directory of the command.
     pub directory: PathBuf,
     /// A file that exists while receivers believe that the store cannot be written, for the next manager if this one
@@ -108,7 +108,7 @@ impl Notifier {
 
 /// Retries the notifications of an earlier manager for a while, and returns the number that could not be sent.
 pub async fn send_remaining(config: &NotifierConfig) -> Result<usize, store::Error> {
-    for channel in [WEBHOOK, COMMAND] {
+    for channel in [WEBHOOK_CHANNEL, COMMAND_CHANNEL] {
         if !config.store.outbox().pending(channel).await?.is_empty() {
             return Ok(Notifier::start(config).finish().await);
         }
@@ -123,15 +123,16 @@ async fn watch_store(
     ending: CancellationToken,
 ) -> usize {
     let mut write_error = config.store.database().watch_write_error();
-    let mut health =
-        health::Health::begin(config.degraded.as_ref().is_some_and(|mark| mark.exists()));
+    let mut health = health::Health::from_last_report(
+        config.degraded.as_ref().is_some_and(|mark| mark.exists()),
+    );
     loop {
         let now = tokio::time::Instant::now();
         let error = write_error.borrow_and_update().as_ref().map(store::Error::to_string);
         if let Some(news) = health.step(error, now) {
             let event = event::health(&config.about, &news, config.clock.now_ms());
             match news {
-                event::Health::Degraded(_) => {
+                event::HealthChange::Degraded(_) => {
                     // An empty file needs no disk space. If even that fails, only this process has the information.
                     if let Some(mark) = &config.degraded
                         && let Err(error) = std::fs::write(mark, "")
@@ -145,12 +146,12 @@ async fn watch_store(
                         }
                     }
                 }
-                event::Health::Recovered => {
+                event::HealthChange::Recovered => {
                     if let Some(new) = event.kept(&config.spec)
                         && config.store.outbox().add(new).await.is_err()
                     {
                         // The store has failed again. A second notification of that is not needed.
-                        health = health::Health::begin(true);
+                        health = health::Health::from_last_report(true);
                         continue;
                     }
                     config.waker.wake();
@@ -170,7 +171,7 @@ async fn watch_store(
 }
 
 /// Logs a warning about notifications that could not be sent.
-pub fn warn_of_rest(left: usize, id: &trial_protocol::ExperimentId) {
+pub fn warn_of_unsent(left: usize, id: &trial_protocol::ExperimentId) {
     if left > 0 {
         warn!(
             "notifications that could not be delivered yet: {left}; `trial-manager resume {id}` tries again"

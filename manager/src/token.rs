@@ -42,7 +42,7 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 pub struct Secret {
     key: hmac::Key,
     /// The time at which the secret was loaded, by the wall clock and by the monotonic clock.
-    loaded: (i64, Instant),
+    loaded_at: (i64, Instant),
 }
 
 /// The owner of a valid token.
@@ -58,7 +58,7 @@ pub struct Holder {
 
 impl Holder {
     /// Checks that the token permits reports of this trial.
-    pub fn may_report_for(
+    pub fn check_report_permission(
         &self,
         experiment: &ExperimentId,
         trial: &TrialJobId,
@@ -66,7 +66,7 @@ impl Holder {
         if (&self.experiment, &self.trial) == (experiment, trial) {
             Ok(())
         } else {
-            Err(TokenRefusal::Other(self.clone()))
+            Err(TokenRefusal::OtherTrial(self.clone()))
         }
     }
 }
@@ -82,7 +82,7 @@ pub enum TokenRefusal {
     Expired(Holder),
     /// The token is valid for another trial.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
-    Other(Holder),
+    OtherTrial(Holder),
 }
 
 /// The reason for which a secret or token cannot be used.
@@ -130,24 +130,24 @@ impl Secret {
     /// Reads the secret from its file. On the first start, it creates the secret and the file, which only the owner
     /// can read.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
-        let bytes = file::read_or_create(path, || Ok(random::<SECRET_BYTES>()?.to_vec()))?;
+        let bytes = file::read_or_create(path, || Ok(random_bytes::<SECRET_BYTES>()?.to_vec()))?;
         if bytes.len() != SECRET_BYTES {
             return Err(Error::Malformed { path: path.to_owned(), found: bytes.len() });
         }
-        Ok(Self::with(&bytes))
+        Ok(Self::from_bytes(&bytes))
     }
 
-    fn with(bytes: &[u8]) -> Self {
-        let loaded = (SystemClock.now_ms(), Instant::now());
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded }
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let loaded_at = (SystemClock.now_ms(), Instant::now());
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded_at }
     }
 
     /// Returns the time for the expiry of tokens, in milliseconds since the Unix epoch: the wall-clock time at the
     /// manager's start plus the time since then. So a jump of the wall clock during the run does not invalidate an
     /// agent's token.
     pub fn now_ms(&self) -> i64 {
-        let passed = i64::try_from(self.loaded.1.elapsed().as_millis()).unwrap_or(i64::MAX);
-        self.loaded.0.saturating_add(passed)
+        let passed = i64::try_from(self.loaded_at.1.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.loaded_at.0.saturating_add(passed)
     }
 
     /// Returns the token with which a trial's agent sends its reports, valid from now on.
@@ -158,7 +158,8 @@ impl Secret {
         now_ms: i64,
     ) -> String {
         let expires_at_ms = now_ms.saturating_add(TOKEN_LIFETIME_MS);
-        let tag = hmac::sign(&self.key, message(experiment, trial, expires_at_ms).as_bytes());
+        let tag =
+            hmac::sign(&self.key, message_to_sign(experiment, trial, expires_at_ms).as_bytes());
         let tag = BASE64_URL_SAFE_NO_PAD.encode(tag);
         format!("{SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
     }
@@ -184,7 +185,7 @@ impl Secret {
         trial: &TrialJobId,
         now_ms: i64,
     ) -> Result<(), TokenRefusal> {
-        self.identify(token, now_ms)?.may_report_for(experiment, trial)
+        self.identify(token, now_ms)?.check_report_permission(experiment, trial)
     }
 
     fn holder(&self, token: &str) -> Option<Holder> {
@@ -198,7 +199,7 @@ impl Secret {
         let trial = TrialJobId::new(trial).ok()?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
         let expires_at_ms = expires.parse().ok()?;
-        let message = message(&experiment, &trial, expires_at_ms);
+        let message = message_to_sign(&experiment, &trial, expires_at_ms);
         hmac::verify(&self.key, message.as_bytes(), &tag).ok()?;
         Some(Holder { experiment, trial, expires_at_ms })
     }
@@ -212,11 +213,11 @@ impl fmt::Debug for Secret {
 
 /// Returns the message to sign. The first line distinguishes it from other messages that this secret may sign in the
 /// future. Ids contain no line break.
-fn message(experiment: &ExperimentId, trial: &TrialJobId, expires_at_ms: i64) -> String {
+fn message_to_sign(experiment: &ExperimentId, trial: &TrialJobId, expires_at_ms: i64) -> String {
     format!("trialkeeper trial token 2\n{experiment}\n{trial}\n{expires_at_ms}")
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Error> {
+fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     Ok(bytes)
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     fn secret(byte: u8) -> Secret {
-        Secret::with(&[byte; SECRET_BYTES])
+        Secret::from_bytes(&[byte; SECRET_BYTES])
     }
 
     fn ids(experiment: &str, trial: &str) -> (ExperimentId, TrialJobId) {
@@ -253,7 +254,8 @@ mod tests {
             let (experiment, trial) = ids(experiment, trial);
             secret.check(token, &experiment, &trial, now_ms).unwrap_err()
         };
-        let (other, expired) = (TokenRefusal::Other(holder.clone()), TokenRefusal::Expired(holder));
+        let (other, expired) =
+            (TokenRefusal::OtherTrial(holder.clone()), TokenRefusal::Expired(holder));
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
         let longer_lived =

@@ -124,7 +124,7 @@ pub struct ExperimentView {
 }
 
 /// Returns the present view of the experiment `row` with its trials.
-pub fn experiment(
+pub fn experiment_view(
     row: &ExperimentRow,
     spec: &ExperimentSpec,
     snapshot: &Snapshot,
@@ -167,7 +167,7 @@ pub fn experiment(
         counts,
         causes,
         ended_per_hour: throughput(snapshot, row.ended_at_ms.unwrap_or(now_ms)),
-        best: best(snapshot, spec.direction)
+        best: best_trial(snapshot, spec.direction)
             .filter(|_| !spec.goals.has_several_objectives())
             .cloned(),
         objectives: pareto::objectives(&spec.goals),
@@ -190,7 +190,8 @@ fn newest_improvements(snapshot: &Snapshot, direction: Direction) -> Vec<Improve
 
 /// Returns every result that was better than all before it, or every such mean if points are repeated.
 pub fn improvements(snapshot: &Snapshot, direction: Direction) -> Vec<Improvement> {
-    let results = competing(snapshot).into_iter().map(|(trial, number)| (trial.sequence, number));
+    let results =
+        competing_trials(snapshot).into_iter().map(|(trial, number)| (trial.sequence, number));
     curve::improvements(results, direction)
 }
 
@@ -228,7 +229,7 @@ impl ExperimentView {
 
 /// Returns the succeeded trials that compete for the best, each with the number that counts: its result, or the mean
 /// of its point if points are repeated.
-pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
+pub fn competing_trials(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
     let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
     let results = succeeded.filter_map(|trial| {
         let number = trial.number().filter(|number| number.is_finite())?;
@@ -239,9 +240,9 @@ pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
 
 /// Returns the best succeeded trial, or the first of several equal ones. If points are repeated, returns the trial
 /// that completed the point with the best mean.
-pub fn best(snapshot: &Snapshot, direction: Direction) -> Option<&TrialSummary> {
+pub fn best_trial(snapshot: &Snapshot, direction: Direction) -> Option<&TrialSummary> {
     let mut best: Option<(&TrialSummary, f64)> = None;
-    for (trial, number) in competing(snapshot) {
+    for (trial, number) in competing_trials(snapshot) {
         if is_better(direction, Some(number), best.map(|(_, best)| best)) {
             best = Some((trial, number));
         }
@@ -250,7 +251,7 @@ pub fn best(snapshot: &Snapshot, direction: Direction) -> Option<&TrialSummary> 
 }
 
 /// Returns the running trial with the best latest intermediate result, or the first of several equal ones.
-pub fn leading<'a>(snapshot: &'a Snapshot, direction: &str) -> Option<&'a TrialSummary> {
+pub fn leading_trial<'a>(snapshot: &'a Snapshot, direction: &str) -> Option<&'a TrialSummary> {
     let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     let latest = |trial: &TrialSummary| MetricValue::from(trial.latest.clone()?).number();
     let mut leading: Option<&TrialSummary> = None;
@@ -277,7 +278,7 @@ fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
 pub const UNKNOWN_CAUSE: &str = "unknown";
 
 /// Returns a configuration without secrets: the values of members with a secret's name are hidden.
-pub fn without_secrets(value: &Value) -> Value {
+pub fn redact_secrets(value: &Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(
             members
@@ -290,13 +291,13 @@ pub fn without_secrets(value: &Value) -> Value {
                     let shown = if secret && !(value.is_object() || value.is_array()) {
                         Value::from("(hidden)")
                     } else {
-                        without_secrets(value)
+                        redact_secrets(value)
                     };
                     (name.clone(), shown)
                 })
                 .collect(),
         ),
-        Value::Array(items) => Value::Array(items.iter().map(without_secrets).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(redact_secrets).collect()),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }
@@ -345,7 +346,7 @@ pub fn command_line(words: &[String]) -> String {
 }
 
 /// Returns a trial's parameters as names and values. Members of nested choices have names such as `outer.inner`.
-pub fn flat(parameters: &Value) -> Vec<(String, &Value)> {
+pub fn flatten_parameters(parameters: &Value) -> Vec<(String, &Value)> {
     fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {
         for (name, value) in value.as_object().into_iter().flatten() {
             let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let shown = without_secrets(&json!({
+        let shown = redact_secrets(&json!({
             "trainingService": {"machineList": [{"host": "h", "password": "p", "ssh_passphrase": 7}]},
             "storage": {"azureAccountKey": "k", "accountName": "n"},
             "notifications": {"webhookUrl": "https://h/s", "webhookUrlFile": "f"},
@@ -413,7 +414,8 @@ mod tests {
     #[test]
     fn nested_parameters_have_dotted_names() {
         let parameters = json!({"lr": 0.1, "layer": {"_name": "conv", "size": 3}});
-        let names: Vec<_> = flat(&parameters).into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> =
+            flatten_parameters(&parameters).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["lr", "layer._name", "layer.size"]);
     }
 }

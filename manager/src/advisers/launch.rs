@@ -55,7 +55,7 @@ pub(super) async fn launch(
     let prepared = match &setting.program {
         Program::Nni { python, tuner, assessor, advisor } => {
             let (wire, url) =
-                ProgramConnection::listen(&ids::secret_path()).await.map_err(in_dir)?;
+                ProgramConnection::listen(&ids::new_secret_path()).await.map_err(in_dir)?;
             let roles = DispatcherRoles {
                 tunes: tuner.is_some(),
                 assesses: assessor.is_some() || *advisor,

@@ -36,8 +36,8 @@ pub(super) async fn reports(
         () = state.closing.cancelled() => return Err(Error::Stopping),
     }
     let body = incoming.read_rest().await?;
-    let arrival = ingest::read(&body.bytes)?;
-    holder.may_report_for(&arrival.batch.experiment, &arrival.batch.trial)?;
+    let arrival = ingest::parse_batch(&body.bytes)?;
+    holder.check_report_permission(&arrival.batch.experiment, &arrival.batch.trial)?;
     // The body stays alive until the batch is stored, because its share of the memory also counts for the batch.
     let mut ack = state.intake.accept(arrival).await?;
     if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {
@@ -61,7 +61,7 @@ async fn wait_for_directive(
     waits: Option<AttemptId>,
 ) -> ReportAck {
     match waits {
-        Some(attempt) => state.intake.call(trial, &attempt).await,
+        Some(attempt) => state.intake.wait_for_directive(trial, &attempt).await,
         None => std::future::pending().await,
     }
 }

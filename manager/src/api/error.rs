@@ -194,7 +194,7 @@ impl From<token::TokenRefusal> for Error {
             token::TokenRefusal::Invalid | token::TokenRefusal::Expired(_) => {
                 Self::Unauthorized(detail)
             }
-            token::TokenRefusal::Other(_) => Self::Forbidden(detail),
+            token::TokenRefusal::OtherTrial(_) => Self::Forbidden(detail),
         }
     }
 }

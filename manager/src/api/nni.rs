@@ -181,7 +181,7 @@ async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, N
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let seconds = running.map_or(row.elapsed_ms / 1000, |elapsed| elapsed.as_secs());
     let mut profile = json!({
-        "params": view::without_secrets(&row.canonical),
+        "params": view::redact_secrets(&row.canonical),
         "id": row.id,
         "execDuration": seconds,
         "logDir": state.place.folder.to_string_lossy(),

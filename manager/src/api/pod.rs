@@ -70,7 +70,7 @@ impl PendingRendezvous {
 /// Returns the trial to which the request's token belongs.
 async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
     let holder = holder(state, headers).await?;
-    holder.may_report_for(state.intake.experiment(), &holder.trial)?;
+    holder.check_report_permission(state.intake.experiment(), &holder.trial)?;
     let row = state.store.trial(&holder.trial).await?;
     row.ok_or(Error::UnknownTrial(holder.trial))
 }

@@ -34,7 +34,7 @@ async fn program(
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     let holder = holder(&known.state, &headers).await?;
-    holder.may_report_for(known.state.intake.experiment(), &holder.trial)?;
+    holder.check_report_permission(known.state.intake.experiment(), &holder.trial)?;
     let open = async {
         let file = tokio::fs::File::open(known.path.as_path()).await?;
         let length = file.metadata().await?.len();

@@ -52,9 +52,9 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
         Ok(folder) => folder,
         Err(error) => return Some((name, Err(format!("cannot create a folder for it: {error}")))),
     };
-    let id = ids::experiment();
+    let id = ids::new_experiment_id();
     let dir = ExperimentDir::new(folder.path(), &id);
-    let mut tuner = match build(spec, &id, &dir, ids::seed()) {
+    let mut tuner = match build(spec, &id, &dir, ids::new_seed()) {
         Ok(advisers) => advisers.external?,
         Err(error) => return Some((name, Err(chain(&error)))),
     };
@@ -120,7 +120,7 @@ pub(super) fn build(
             program,
             experiment: id.as_str().to_owned(),
             space: spec.search_space.as_json().clone(),
-            dir: dir.outside(),
+            dir: dir.advisers(),
             code: spec.trial_code_directory.clone(),
             gpus: spec.tuner_gpu_indices.clone(),
             silence_timeout: spec.tuner_patience,

@@ -14,7 +14,7 @@ use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
 use crate::training_service::platform::{CheckContext, CheckedPlatform, platform};
 use crate::util::clock::Clock;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
@@ -60,7 +60,7 @@ impl OpenedExperiment {
         let checked = check(settings, id, &spec, true).await?;
         record_fields(&mut spec.canonical["trainingService"], checked.resolved_fields());
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
-        private_folder(dir.path()).map_err(|source| {
+        create_private_folder(dir.path()).map_err(|source| {
             // Names the data directory, because the user can choose another one.
             Error::DataDir { path: settings.data_dir.clone(), source }
         })?;
@@ -114,7 +114,7 @@ fn absolute(path: PathBuf) -> PathBuf {
 fn write_secrets(secrets: &[SecretFile]) -> Result<(), Error> {
     for SecretFile { path, text } in secrets {
         let folder = path.parent().unwrap_or(path);
-        let written = private_folder(folder)
+        let written = create_private_folder(folder)
             .and_then(|()| write_file(path, 0o600, &format!("{}\n", text.reveal())));
         written.map_err(|source| Error::DataDir { path: path.clone(), source })?;
     }
@@ -201,7 +201,7 @@ async fn record(
     if let Some(members) = spec.canonical.as_object_mut() {
         members.insert("owner".to_owned(), owner.into());
     }
-    let seed = ids::seed();
+    let seed = ids::new_seed();
     let row = ExperimentRow {
         id: id.clone(),
         canonical: spec.canonical.clone(),

@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::token::UserToken;
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 
 /// Opens stored experiments for reading only.
@@ -71,7 +71,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<ViewSe
     let listen = |cause| Error::Listen { host: host.to_owned(), port, cause };
     let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
     let address: SocketAddr = listener.local_addr().map_err(listen)?;
-    private_folder(dir.path())
+    create_private_folder(dir.path())
         .map_err(|source| Error::DataDir { path: dir.path().to_owned(), source })?;
     let store = Store::open(&dir.database())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);

@@ -7,7 +7,7 @@ use super::advertised_address::AdvertisedAddress;
 use super::{Error, Settings, advertised_address};
 use crate::api::access::auth::Reach;
 use crate::api::server::tls::Tls;
-use crate::util::files::private_folder;
+use crate::util::files::create_private_folder;
 
 /// A certificate of the user. The files are read again when they change.
 #[derive(Debug)]
@@ -88,7 +88,8 @@ fn url_here(given: Option<&AdvertisedAddress>, address: SocketAddr, is_encrypted
 
 /// Returns the manager's own certificate, for the names under which agents reach the manager.
 fn own_authority(folder: &Path, more: [Option<String>; 3]) -> Result<Tls, Error> {
-    private_folder(folder).map_err(|source| Error::DataDir { path: folder.to_owned(), source })?;
+    create_private_folder(folder)
+        .map_err(|source| Error::DataDir { path: folder.to_owned(), source })?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     names.extend(own.into_iter().chain(more.into_iter().flatten()));

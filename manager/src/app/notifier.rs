@@ -21,7 +21,10 @@ pub(super) fn config(
 ) -> Option<NotifierConfig> {
     Some(NotifierConfig {
         spec: spec.notifications.clone()?,
-        about: notifications::event::About { id: id.clone(), name: spec.name.clone() },
+        about: notifications::event::NotificationSubject {
+            id: id.clone(),
+            name: spec.name.clone(),
+        },
         directory: spec.trial_code_directory.clone(),
         degraded,
         store: store.clone(),
@@ -35,7 +38,7 @@ pub async fn send_remaining(finished: &FinishedExperiment) -> Result<(), store::
     let FinishedExperiment { id, spec, store } = finished;
     if let Some(config) = config(id, spec, store, &OutboxWaker::default(), None) {
         let left = notifications::send_remaining(&config).await?;
-        notifications::warn_of_rest(left, id);
+        notifications::warn_of_unsent(left, id);
     }
     Ok(())
 }

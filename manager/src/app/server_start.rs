@@ -122,7 +122,7 @@ impl ServerContext<'_> {
             server.serve(listener, None, api::legacy::router(&intake));
         }
         let (directory, file) = (self.spec.trial_code_directory.clone(), self.dir.code_archive());
-        let archive = CodeArchive::without(directory, file, self.spec.private_file.clone());
+        let archive = CodeArchive::excluding(directory, file, self.spec.private_file.clone());
         let code = code_source(self.spec, &archive, self.dir.code_diffs()).await?;
         record_packages(self.spec, self.dir).await;
         let advertise =
@@ -228,7 +228,7 @@ async fn code_source(
         code.version().await?.map(CodeSource::Archive)
     } else if section.is_local() {
         let tracker = CodeTracker::new(spec.trial_code_directory.clone());
-        Some(CodeSource::Directory(tracker.keeping_diffs(diffs)))
+        Some(CodeSource::Directory(tracker.with_diff_folder(diffs)))
     } else {
         None
     })

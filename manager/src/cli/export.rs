@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::view;
 use crate::view::curve::points_of;
-use crate::view::export::{csv, entry, plain, text};
+use crate::view::export::{format_value, json_entry, member_text, trials_csv};
 
 /// The formats of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -118,7 +118,9 @@ impl Writer {
             }
             ExportForm::Json => {
                 let before = if self.begun { ",\n" } else { "[\n" };
-                self.out.write(before).and_then(|()| self.out.write(&entry(&trial.0, &trial.1)))
+                self.out
+                    .write(before)
+                    .and_then(|()| self.out.write(&json_entry(&trial.0, &trial.1)))
             }
             ExportForm::Tensorboard => tensorboard(folder, trial),
             ExportForm::Mlflow => mlflow(folder, trial),
@@ -130,7 +132,7 @@ impl Writer {
     /// Completes the export.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let end = match self.form {
-            ExportForm::Csv => csv(&self.lines),
+            ExportForm::Csv => trials_csv(&self.lines),
             ExportForm::Json => if self.begun { "\n]\n" } else { "[]\n" }.to_owned(),
             ExportForm::Tensorboard | ExportForm::Mlflow => String::new(),
         };
@@ -164,13 +166,13 @@ fn part(to: &Path) -> PathBuf {
 
 /// Returns the names of the curves that a metric belongs to, each with the metric's number for that curve.
 fn numbers(metric: &Value) -> Vec<(String, f64)> {
-    points_of(text(metric, "name"), metric.get("value").unwrap_or(&Value::Null))
+    points_of(member_text(metric, "name"), metric.get("value").unwrap_or(&Value::Null))
 }
 
 /// Writes a trial's folder with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
 fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
-    let folder = to.join(format!("{sequence:05}-{}", text(trial, "id")));
+    let folder = to.join(format!("{sequence:05}-{}", member_text(trial, "id")));
     fs::create_dir_all(&folder)?;
     let mut bytes = Vec::new();
     let begun = trial.get("created_at_ms").and_then(Value::as_i64).unwrap_or(0);
@@ -180,7 +182,7 @@ fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     for metric in metrics {
         let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
         let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
-        let last = if text(metric, "type") == "final" { "/final" } else { "" };
+        let last = if member_text(metric, "type") == "final" { "/final" } else { "" };
         let mut summary = Vec::new();
         for (name, number) in numbers(metric) {
             let mut value = Vec::new();
@@ -250,7 +252,7 @@ fn mlflow_experiment(to: &Path) -> io::Result<()> {
 /// Writes a trial as a run of MLflow's file store.
 fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let experiment = to.join("0");
-    let id = text(trial, "id");
+    let id = member_text(trial, "id");
     let name = format!("{id}/{}", trial.get("created_at_ms").unwrap_or(&Value::Null));
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let run = digest.as_ref()[..16].iter().fold(String::new(), |mut run, byte| {
@@ -261,7 +263,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     for inner in ["metrics", "params", "tags", "artifacts"] {
         fs::create_dir_all(folder.join(inner))?;
     }
-    let status = match text(trial, "state") {
+    let status = match member_text(trial, "state") {
         "SUCCEEDED" => 3,
         "FAILED" => 4,
         "RUNNING" | "LOST" => 1,
@@ -279,15 +281,15 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     fs::write(folder.join("meta.yaml"), meta)?;
     mlflow_tags(&folder.join("tags"), trial)?;
     let none = Value::Null;
-    for (name, value) in view::flat(trial.get("parameters").unwrap_or(&none)) {
-        fs::write(folder.join("params").join(file_name(&name)), plain(value))?;
+    for (name, value) in view::flatten_parameters(trial.get("parameters").unwrap_or(&none)) {
+        fs::write(folder.join("params").join(file_name(&name)), format_value(value))?;
     }
     let mut curves: BTreeMap<String, String> = BTreeMap::new();
     for metric in metrics {
         let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
         let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
         for (name, number) in numbers(metric) {
-            let name = curve_name(&name, text(metric, "type") == "final");
+            let name = curve_name(&name, member_text(metric, "type") == "final");
             let word = match number {
                 n if n.is_nan() => "nan".to_owned(),
                 n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
@@ -314,7 +316,7 @@ fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
         ("trialkeeper.codeSha256", "code_sha256"),
         ("trialkeeper.host", "host"),
     ] {
-        let value = trial.get(name).map(plain).unwrap_or_default();
+        let value = trial.get(name).map(format_value).unwrap_or_default();
         if !value.is_empty() {
             fs::write(folder.join(tag), value)?;
         }

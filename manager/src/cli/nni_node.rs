@@ -28,7 +28,7 @@ use crate::app::{self, ExperimentStart, NniFiles, RunningManager, Settings};
 use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
-use crate::view::without_secrets;
+use crate::view::redact_secrets;
 
 /// The maximum time until the client gets the answer to its experiment; the client gives up after 20 s. If the start
 /// fails later, the client sees that in the status.
@@ -190,11 +190,8 @@ impl NniSession {
                     settings.port = 0;
                 }
                 // NNI's files contain what its client sent.
-                let posted = if spec.has_secrets() {
-                    without_secrets(&configuration)
-                } else {
-                    configuration
-                };
+                let posted =
+                    if spec.has_secrets() { redact_secrets(&configuration) } else { configuration };
                 (Some(ExperimentStart::NewAs(id.clone(), Box::new(spec))), Some(posted))
             }
         };

@@ -215,7 +215,7 @@ impl Summary {
                     .push(format!("the best {MAX_TABLE_TRIALS} of {} with a result", ranked.len()));
             }
             lines.push(self.best_line(row, result));
-            for (name, value) in view::flat(&row.parameters) {
+            for (name, value) in view::flatten_parameters(&row.parameters) {
                 lines.push(format!("  {}: {}", heading(&name), value_text(value)));
             }
         } else {
@@ -344,7 +344,7 @@ fn table(
         let last = if repeats > 1 { brief(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];
-        let flat = view::flat(&row.parameters);
+        let flat = view::flatten_parameters(&row.parameters);
         let values = names.iter().map(|name| parameter(&flat, name));
         table.push(fixed.into_iter().chain(values).collect());
     }

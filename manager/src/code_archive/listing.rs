@@ -80,7 +80,7 @@ fn walk_without(root: &Path, own: Vec<FileId>) -> ignore::Walk {
 }
 
 /// Lists the directory `root` without the file `private`. Both paths must be canonical.
-pub(super) fn list(
+pub(super) fn list_entries(
     root: &Path,
     private: Option<&Path>,
     limits: CodeLimits,
@@ -101,7 +101,7 @@ pub(super) fn list(
         let kind = if metadata.is_dir() {
             EntryKind::Directory
         } else if metadata.is_symlink() {
-            EntryKind::Link(link(root, path)?)
+            EntryKind::Link(link_target(root, path)?)
         } else if metadata.is_file() {
             EntryKind::File(metadata.len())
         } else {
@@ -114,17 +114,17 @@ pub(super) fn list(
         let mtime = u64::try_from(metadata.mtime()).unwrap_or(0);
         entries.push(Entry { name, kind, mode: metadata.mode() & 0o777, mtime });
     }
-    check(root, &entries, limits)?;
+    check_limits(root, &entries, limits)?;
     Ok(entries)
 }
 
 /// Returns the target of a link, relative to the link. A target outside the directory would not exist in a pod.
-fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
+fn link_target(root: &Path, path: &Path) -> Result<PathBuf, Error> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let target = std::fs::read_link(path).map_err(read)?;
     let folder = path.parent().unwrap_or(root);
     let outside = || Error::LinkOut { path: path.to_owned(), target: target.clone() };
-    let inside = lexical(&folder.join(&target));
+    let inside = normalize_path(&folder.join(&target));
     if !inside.starts_with(root) {
         return Err(outside());
     }
@@ -143,7 +143,7 @@ fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
 }
 
 /// PURE: returns `path` without `.` and `..`, without resolving links.
-fn lexical(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
         match part {
@@ -158,7 +158,7 @@ fn lexical(path: &Path) -> PathBuf {
 }
 
 /// PURE: refuses a directory that is too large to be copied to every trial.
-fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error> {
+fn check_limits(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error> {
     let root = root.to_owned();
     if entries.len() > limits.entries {
         let mut folders: BTreeMap<&OsStr, u64> = BTreeMap::new();
@@ -167,7 +167,7 @@ fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error
             *folders.entry(first.unwrap_or_default()).or_default() += 1;
         }
         let counts = folders.into_iter().map(|(name, count)| (name.as_bytes(), count));
-        let most = largest(counts, |count| format!("{count} entries"));
+        let most = describe_largest(counts, |count| format!("{count} entries"));
         return Err(Error::TooMany { root, found: entries.len(), limit: limits.entries, most });
     }
     let sizes = entries.iter().filter_map(|entry| match entry.kind {
@@ -176,7 +176,7 @@ fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error
     });
     let bytes: u64 = sizes.clone().map(|(_, size)| size).sum();
     if bytes > limits.bytes {
-        let most = largest(sizes, mebibytes);
+        let most = describe_largest(sizes, mebibytes);
         let (found, limit) = (mebibytes(bytes), mebibytes(limits.bytes));
         return Err(Error::TooLarge { root, found, limit, most });
     }
@@ -184,7 +184,7 @@ fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error
 }
 
 /// Returns the largest of the counted names, as text for users.
-fn largest<'a>(
+fn describe_largest<'a>(
     counted: impl Iterator<Item = (&'a [u8], u64)>,
     show: impl Fn(u64) -> String,
 ) -> String {

@@ -128,7 +128,7 @@ impl CodeTracker {
 
     /// Stores the first 256 KiB of the diff of tracked files in a folder, readable only by its owner.
     #[must_use]
-    pub fn keeping_diffs(self, folder: PathBuf) -> Self {
+    pub fn with_diff_folder(self, folder: PathBuf) -> Self {
         Self { diffs: Some(folder), ..self }
     }
 
@@ -166,13 +166,13 @@ impl CodeTracker {
             now.insert(name.to_owned(), seen);
         }
         self.names.get_or_insert_with(|| now.keys().cloned().collect());
-        let sha256 = digest_of(&now);
+        let sha256 = digest_of_files(&now);
         if let Some(last) = self.last.as_ref().filter(|last| last.sha256 == sha256) {
             self.seen = now;
             return Ok(last.clone());
         }
         let first = self.last.is_none();
-        let changed = if first { Vec::new() } else { changes(&self.seen, &now) };
+        let changed = if first { Vec::new() } else { changed_names(&self.seen, &now) };
         let bytes = now.values().map(|seen| seen.stamp.size).sum();
         let version = CodeVersion { sha256, files: now.len(), bytes, cut, changed, git: None };
         self.seen = now;
@@ -193,7 +193,7 @@ impl CodeTracker {
         if known.as_ref() != Some(&version.sha256) {
             let (git, diff) = git_state(&tracker.directory).await.unzip();
             if let (Some(folder), Some(diff)) = (&tracker.diffs, diff.flatten())
-                && let Err(error) = keep_diff(folder, &diff)
+                && let Err(error) = store_diff(folder, &diff)
             {
                 warn!("the diff of the code could not be stored in {}: {error}", folder.display());
             }
@@ -213,7 +213,7 @@ impl CodeTracker {
             return seen.clone();
         }
         let digest = if metadata.is_symlink() {
-            path.read_link().map(|target| hash(target.as_os_str().as_bytes()))
+            path.read_link().map(|target| hash_bytes(target.as_os_str().as_bytes()))
         } else {
             hash_file(path, stamp.size)
         };
@@ -239,13 +239,13 @@ fn hash_file(path: &Path, size: u64) -> io::Result<String> {
     }
 }
 
-fn hash(bytes: &[u8]) -> String {
+fn hash_bytes(bytes: &[u8]) -> String {
     hexadecimal(ring::digest::digest(&SHA256, bytes).as_ref())
 }
 
 /// PURE: returns the digest of all files. Each name is preceded by its length, so that no two lists have the same
 /// encoding.
-fn digest_of(files: &BTreeMap<PathBuf, SeenFile>) -> String {
+fn digest_of_files(files: &BTreeMap<PathBuf, SeenFile>) -> String {
     let mut context = Context::new(&SHA256);
     for (name, seen) in files {
         let name = name.as_os_str().as_bytes();
@@ -260,7 +260,10 @@ fn digest_of(files: &BTreeMap<PathBuf, SeenFile>) -> String {
 }
 
 /// PURE: returns the first names of files that were added, removed or changed.
-fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFile>) -> Vec<String> {
+fn changed_names(
+    before: &BTreeMap<PathBuf, SeenFile>,
+    now: &BTreeMap<PathBuf, SeenFile>,
+) -> Vec<String> {
     let same = |one: &SeenFile, other: &SeenFile| {
         one.digest == other.digest
             && one.stamp.size == other.stamp.size
@@ -278,7 +281,7 @@ fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFil
 /// Returns the state of the git work tree that contains `directory`, and its diff, if any. `None` if there is no work
 /// tree, no git, no commit or no answer in time.
 async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
-    let (head, whole) = git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
+    let (head, whole) = run_git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
     let head = String::from_utf8(head).ok().filter(|_| whole)?;
     let mut lines = head.lines();
     let commit = lines.next()?.to_owned();
@@ -286,10 +289,10 @@ async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
     // Without the user's own diff programs: only git may run here.
     let diff =
         ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "HEAD", "--", "."];
-    let diff = git(directory, &diff).await.map(|(bytes, _)| bytes);
+    let diff = run_git(directory, &diff).await.map(|(bytes, _)| bytes);
     // A new file that was never added, such as `train.py`, is not part of the diff. One such name is enough.
     let untracked = ["ls-files", "--others", "--exclude-standard", "-z", "--", "."];
-    let untracked = git(directory, &untracked).await.map(|(names, _)| !names.is_empty());
+    let untracked = run_git(directory, &untracked).await.map(|(names, _)| !names.is_empty());
     let changed = diff.as_ref().map(|bytes| !bytes.is_empty());
     let dirty = match (changed, untracked) {
         (Some(true), _) | (_, Some(true)) => Some(true),
@@ -297,24 +300,24 @@ async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
         (None, _) | (_, None) => None,
     };
     let diff = diff.filter(|bytes| !bytes.is_empty());
-    let diff_sha256 = diff.as_deref().map(hash);
+    let diff_sha256 = diff.as_deref().map(hash_bytes);
     Some((GitState { commit, branch, dirty, diff_sha256 }, diff))
 }
 
 /// Stores a diff in the folder, with its digest as the name.
-fn keep_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
+fn store_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let kept = &diff[..diff.len().min(MAX_STORED_DIFF_BYTES)];
     let mut text = String::from_utf8_lossy(kept).into_owned();
     if kept.len() < diff.len() {
         text.push_str("\n[the rest is not stored: the limit is 256 KiB]\n");
     }
-    write_file(&diff_file(folder, &hash(diff)), 0o600, &text)
+    write_file(&diff_file(folder, &hash_bytes(diff)), 0o600, &text)
 }
 
 /// Runs git, and returns the first [`MAX_HASHED_DIFF_BYTES`] of its output and whether the output is complete. `None` if git
 /// failed or exceeded the time limit.
-async fn git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
+async fn run_git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(["-c", "core.fsmonitor=false"]).args(arguments);
     command.env("GIT_OPTIONAL_LOCKS", "0").kill_on_drop(true);

@@ -81,7 +81,7 @@ fn metrics_of_attempt<'a>(
 ) -> Vec<&'a Metric> {
     let reported =
         |who: &AttemptId| metrics.clone().any(|(of, metric)| of == who && !metric.derived);
-    let keeper = ids::of_old_keeper(attempt);
+    let keeper = ids::legacy_attempt(attempt);
     let keeper = (!reported(attempt) && reported(&keeper)).then_some(&keeper);
     let own = metrics.filter(|(of, _)| *of == attempt || Some(*of) == keeper);
     own.map(|(_, metric)| metric).collect()

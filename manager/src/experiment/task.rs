@@ -270,7 +270,7 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt.clone(), job.requeued);
-        if let Some(pod) = ids::other_pod(&attempt, &ids::submitted(&current)) {
+        if let Some(pod) = ids::other_pod(&attempt, &ids::submitted_attempt(&current)) {
             self.early_ends.handle_reports_of_other_pod(&mut self.jobs, trial, pod, &fresh);
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl ExperimentTask {
             || self.recorder.is_newer_pod(trial, &attempt, &current).await?
         {
             self.trial_effects().take_over_attempt(trial, attempt).await?;
-        } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
+        } else if requeued || current != attempt && ids::legacy_attempt(&current) != attempt {
             return Ok(());
         }
         self.leases.record_renewal(trial, &self.jobs, &mut self.recorder, &self.announcer).await?;

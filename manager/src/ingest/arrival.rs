@@ -38,12 +38,12 @@ struct WireReport {
 }
 
 /// Parses a batch.
-pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, BatchError> {
+pub(crate) fn parse_batch(bytes: &[u8]) -> Result<Arrival, BatchError> {
     let wire: WireBatch = serde_json::from_slice(bytes)?;
     let mut bodies = Vec::with_capacity(wire.reports.len());
     let mut reports = Vec::with_capacity(wire.reports.len());
     for WireReport { seq, observed_at_ms, body: raw } in wire.reports {
-        let body = body(raw.get()).unwrap_or(ReportBody::Unknown);
+        let body = parse_body(raw.get()).unwrap_or(ReportBody::Unknown);
         reports.push(Report { seq, observed_at_ms, body });
         bodies.push(raw);
     }
@@ -67,7 +67,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, BatchError> {
 /// The beginning of a metric as an agent writes it.
 const METRIC_PREFIX: &str = r#"{"kind":"metric","#;
 
-fn body(raw: &str) -> serde_json::Result<ReportBody> {
+fn parse_body(raw: &str) -> serde_json::Result<ReportBody> {
     if raw.starts_with(METRIC_PREFIX) {
         // Has the same result, but is faster for the most frequent kind: for a tagged enumeration, serde would copy
         // the entire body to find the tag.
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    const HEAD: &str = r#"{"offer":{"oldest":1,"newest":1},"experiment":"e","trial":"t","attempt":"a","lane":"facts""#;
+    const BATCH_HEAD: &str = r#"{"offer":{"oldest":1,"newest":1},"experiment":"e","trial":"t","attempt":"a","lane":"facts""#;
 
     #[test]
     fn the_documents_of_the_wire_protocol_are_read() {
@@ -93,7 +93,7 @@ mod tests {
         ];
         for document in golden {
             let expected: ReportBatch = serde_json::from_str(document).unwrap();
-            let arrival = read(document.as_bytes()).unwrap();
+            let arrival = parse_batch(document.as_bytes()).unwrap();
             assert_eq!(arrival.batch, expected);
             for (report, raw) in expected.reports.iter().zip(&arrival.bodies) {
                 let body: ReportBody = serde_json::from_str(raw.get()).unwrap();
@@ -116,9 +116,11 @@ mod tests {
             ("very deep",            deep.as_str()),
         ];
         for (case, body) in bodies {
-            let text =
-                format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":-1,"body":{body}}}]}}"#);
-            let arrival = read(text.as_bytes()).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let text = format!(
+                r#"{BATCH_HEAD},"reports":[{{"seq":3,"observed_at_ms":-1,"body":{body}}}]}}"#
+            );
+            let arrival =
+                parse_batch(text.as_bytes()).unwrap_or_else(|error| panic!("{case}: {error}"));
             let expected = Report { seq: 3, observed_at_ms: -1, body: ReportBody::Unknown };
             assert_eq!(arrival.batch.reports, [expected], "{case}");
             assert_eq!(arrival.bodies[0].get(), body, "{case}");
@@ -132,26 +134,26 @@ mod tests {
             ("no JSON",            "{".to_owned()),
             ("not an object",      "[]".to_owned()),
             ("no fields",          "{}".to_owned()),
-            ("a trial with a path", HEAD.replace(r#""t""#, r#""../t""#) + "}"),
-            ("an unknown lane",    HEAD.replace("facts", "fast") + "}"),
-            ("a negative seq",     format!(r#"{HEAD},"reports":[{{"seq":-1,"observed_at_ms":0,"body":{{}}}}]}}"#)),
-            ("a report without body", format!(r#"{HEAD},"reports":[{{"seq":1,"observed_at_ms":0}}]}}"#)),
-            ("text behind",        format!("{HEAD}}} x")),
+            ("a trial with a path", BATCH_HEAD.replace(r#""t""#, r#""../t""#) + "}"),
+            ("an unknown lane",    BATCH_HEAD.replace("facts", "fast") + "}"),
+            ("a negative seq",     format!(r#"{BATCH_HEAD},"reports":[{{"seq":-1,"observed_at_ms":0,"body":{{}}}}]}}"#)),
+            ("a report without body", format!(r#"{BATCH_HEAD},"reports":[{{"seq":1,"observed_at_ms":0}}]}}"#)),
+            ("text behind",        format!("{BATCH_HEAD}}} x")),
         ];
         for (case, text) in table {
-            assert!(read(text.as_bytes()).is_err(), "{case}");
+            assert!(parse_batch(text.as_bytes()).is_err(), "{case}");
         }
-        assert!(read(format!("{HEAD}}}").as_bytes()).is_ok());
+        assert!(parse_batch(format!("{BATCH_HEAD}}}").as_bytes()).is_ok());
     }
 
     proptest! {
         #[test]
         fn batches_of_random_bytes_never_panic(bytes: Vec<u8>, at in 0..100_usize) {
-            drop(read(&bytes));
-            let mut text = format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":0,"body":{{}}}}]}}"#).into_bytes();
+            drop(parse_batch(&bytes));
+            let mut text = format!(r#"{BATCH_HEAD},"reports":[{{"seq":3,"observed_at_ms":0,"body":{{}}}}]}}"#).into_bytes();
             let at = at.min(text.len());
             text.splice(at..at, bytes);
-            drop(read(&text));
+            drop(parse_batch(&text));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Accepts reports without numbers. NNI's Python keeper sends one line at a time, without its attempt or a position.
 //! This module numbers these reports in the order of arrival. It stores them beside the trial's current attempt under
-//! a separate identifier ([`ids::of_old_keeper`]), and they are then handled like all others.
+//! a separate identifier ([`ids::legacy_attempt`]), and they are then handled like all others.
 //!
 //! Promises:
 //! 1. A report that was answered with `Ok` is durable.
@@ -53,7 +53,7 @@ struct Queue {
 struct WaitingPost {
     bodies: Vec<ReportBody>,
     at_ms: i64,
-    done: oneshot::Sender<Result<(), Error>>,
+    reply: oneshot::Sender<Result<(), Error>>,
 }
 
 /// The present state of the numbering. It advances only when a batch is stored.
@@ -101,11 +101,11 @@ impl LegacyNumbering {
         bodies: Vec<ReportBody>,
     ) -> Result<(), Error> {
         let queue = self.0.queue(trial, lane).await?;
-        let (done, stored) = oneshot::channel();
+        let (reply, stored) = oneshot::channel();
         let at_ms = self.0.intake.inner.clock.now_ms();
         let first = {
             let mut waiting = lock(&queue.waiting);
-            waiting.push(WaitingPost { bodies, at_ms, done });
+            waiting.push(WaitingPost { bodies, at_ms, reply });
             waiting.len() == 1
         };
         // The task of the first post also stores the posts that wait behind it. A task per post would accumulate,
@@ -142,7 +142,7 @@ impl Shared {
         let store = &self.intake.inner.store;
         let row = store.trial(trial).await?;
         let row = row.ok_or_else(|| store::Error::UnknownTrial(trial.clone()))?;
-        let attempt = ids::of_old_keeper(&row.attempt);
+        let attempt = ids::legacy_attempt(&row.attempt);
         let state = store.attempt_state(trial, &attempt).await?;
         let through = match lane {
             Lane::Facts => state.facts_through,
@@ -155,7 +155,7 @@ impl Shared {
             Lane::Facts => {
                 let rows = store.metrics(trial).await?;
                 let rows = rows.iter().filter(|row| row.attempt == attempt);
-                metrics.extend(rows.map(|row| self.hash(&row.metric)));
+                metrics.extend(rows.map(|row| self.hash_metric(&row.metric)));
             }
             Lane::Bulk => {
                 next.stdout_bytes = store.log_end(trial, &attempt, Stream::Stdout).await?;
@@ -173,16 +173,16 @@ impl Shared {
             return;
         }
         let mut timed_bodies = Vec::with_capacity(waiting.len());
-        let mut done = Vec::with_capacity(waiting.len());
-        for WaitingPost { bodies, at_ms, done: waiter } in waiting {
+        let mut replies = Vec::with_capacity(waiting.len());
+        for WaitingPost { bodies, at_ms, reply } in waiting {
             timed_bodies.extend(bodies.into_iter().map(|body| (at_ms, body)));
-            done.push(waiter);
+            replies.push(reply);
         }
         let result = self.store(&mut position, trial, lane, timed_bodies).await;
         drop(position);
-        for waiter in done {
+        for reply in replies {
             // The sender may have disconnected.
-            drop(waiter.send(result.clone()));
+            drop(reply.send(result.clone()));
         }
     }
 
@@ -247,18 +247,18 @@ impl Shared {
         let mut repeated = Vec::new();
         for (place, (at_ms, body)) in timed_bodies.into_iter().enumerate() {
             if let ReportBody::Metric(metric) = &body {
-                let hash = self.hash(metric);
+                let hash = self.hash_metric(metric);
                 if position.metrics.contains(&hash) || !metrics.insert(hash) {
                     repeated.push((place, at_ms, body));
                     continue;
                 }
             }
-            reports.push(next.report(at_ms, body));
+            reports.push(next.number_report(at_ms, body));
         }
         NumberedBatch { reports, repeated, next, metrics }
     }
 
-    fn hash(&self, metric: &Metric) -> u64 {
+    fn hash_metric(&self, metric: &Metric) -> u64 {
         let value = metric.value.as_json().to_string();
         self.hasher.hash_one((&metric.name, metric.kind, metric.sequence, value))
     }
@@ -266,7 +266,7 @@ impl Shared {
 
 impl NextNumbers {
     /// Assigns the next number to a report.
-    fn report(&mut self, observed_at_ms: i64, mut body: ReportBody) -> Report {
+    fn number_report(&mut self, observed_at_ms: i64, mut body: ReportBody) -> Report {
         if let ReportBody::Log(chunk) = &mut body {
             let end = match chunk.stream {
                 Stream::Stdout => &mut self.stdout_bytes,

@@ -17,9 +17,9 @@ use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::store::{self, NewTrial, Store};
 use crate::util::clock::Clock;
 
-struct SetClock(AtomicI64);
+struct FixedClock(AtomicI64);
 
-impl Clock for SetClock {
+impl Clock for FixedClock {
     fn now_ms(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -46,7 +46,7 @@ async fn bed(capacity: usize) -> Bed {
     store.insert_trial(new).await.unwrap();
     let (handle, events) = ExperimentHandle::new(capacity);
     let experiment = ExperimentId::new("e").unwrap();
-    let clock = Arc::new(SetClock(AtomicI64::new(77)));
+    let clock = Arc::new(FixedClock(AtomicI64::new(77)));
     let intake = Intake::new(store.clone(), handle, experiment, clock);
     Bed { intake, store, events, folder }
 }

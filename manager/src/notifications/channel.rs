@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::event::Notification;
-use super::pace::{self, DeliveryOutcome, NextDelivery};
-use super::{CLOSING_TIME, COMMAND, NotifierConfig, WEBHOOK, program, webhook};
+use super::retry::{self, DeliveryOutcome, NextDelivery};
+use super::{CLOSING_TIME, COMMAND_CHANNEL, NotifierConfig, WEBHOOK_CHANNEL, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
 
@@ -38,8 +38,8 @@ impl Target {
 
     fn name(&self) -> &'static str {
         match self {
-            Self::Webhook(_) => WEBHOOK,
-            Self::Program(_) => COMMAND,
+            Self::Webhook(_) => WEBHOOK_CHANNEL,
+            Self::Program(_) => COMMAND_CHANNEL,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Channel {
         ending: CancellationToken,
     ) -> usize {
         let delivery = async {
-            self.until_ending(&mut delivered, &ending).await;
+            self.run_until_ending(&mut delivered, &ending).await;
         };
         // Once the end is requested, a hanging delivery has a time limit.
         let bound = async {
@@ -121,7 +121,7 @@ impl Channel {
         self.pending.iter().filter(|notification| notification.state == DeliveryState::Open).count()
     }
 
-    async fn until_ending(
+    async fn run_until_ending(
         &mut self,
         delivered: &mut mpsc::UnboundedReceiver<PendingNotification>,
         ending: &CancellationToken,
@@ -206,7 +206,7 @@ impl Channel {
             let event = notification.event.get("event").and_then(Value::as_str).unwrap_or_default();
             let entry = &mut self.pending[at];
             entry.tries = tries;
-            match pace::next(outcome, tries) {
+            match retry::next_delivery(outcome, tries) {
                 NextDelivery::Done => {
                     info!(id = notification.id, "the {name} has accepted {event}");
                     entry.state = DeliveryState::Delivered;
@@ -218,7 +218,7 @@ impl Channel {
                     );
                     entry.state = DeliveryState::GivenUp(why);
                 }
-                NextDelivery::Again(pause, why) => {
+                NextDelivery::RetryAfter(pause, why) => {
                     if tries == 1 {
                         warn!(
                             id = notification.id,

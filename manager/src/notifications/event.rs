@@ -12,7 +12,7 @@ use crate::util::ids;
 
 /// The subject of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct About {
+pub struct NotificationSubject {
     /// The experiment's id.
     pub id: ExperimentId,
     /// `experimentName`.
@@ -21,7 +21,7 @@ pub struct About {
 
 /// The best trial of the search.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Best {
+pub struct BestResult {
     /// The trial's id.
     pub trial: TrialJobId,
     /// The trial's position in the experiment.
@@ -34,7 +34,7 @@ pub struct Best {
 
 /// A change of the store's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
+pub enum HealthChange {
     /// The store cannot be written, for this reason.
     Degraded(String),
     /// The store can be written again.
@@ -54,8 +54,14 @@ pub struct Notification {
 }
 
 impl Notification {
-    fn new(kind: EventKind, about: &About, text: &str, at_ms: i64, more: Value) -> Self {
-        let id = ids::event();
+    fn new(
+        kind: EventKind,
+        about: &NotificationSubject,
+        text: &str,
+        at_ms: i64,
+        more: Value,
+    ) -> Self {
+        let id = ids::new_event_id();
         let mut value = json!({
             "id": id,
             "event": kind.as_str(),
@@ -70,10 +76,10 @@ impl Notification {
     }
 
     /// Converts the notification for the store. `None` if the event is not among those that the user selected.
-    pub fn kept(self, spec: &NotificationsSpec) -> Option<NewNotification> {
+    pub fn into_stored(self, spec: &NotificationsSpec) -> Option<NewNotification> {
         let Self { id, kind, value, at_ms } = self;
-        let webhook = spec.webhook.as_ref().map(|_| super::WEBHOOK);
-        let command = spec.command.as_ref().map(|_| super::COMMAND);
+        let webhook = spec.webhook.as_ref().map(|_| super::WEBHOOK_CHANNEL);
+        let command = spec.command.as_ref().map(|_| super::COMMAND_CHANNEL);
         let channels = webhook.into_iter().chain(command).collect();
         let new = NewNotification { id, channels, event: value, at_ms };
         spec.events.contains(&kind).then_some(new)
@@ -82,21 +88,21 @@ impl Notification {
 
 /// Creates a notification that the experiment has ended in `state`, with the number of trials in each state.
 pub fn ended(
-    about: &About,
+    about: &NotificationSubject,
     state: &str,
     trials: &BTreeMap<&'static str, u64>,
-    best: Option<&Best>,
+    best: Option<&BestResult>,
     at_ms: i64,
 ) -> Notification {
     let all: u64 = trials.values().sum();
     let succeeded = trials.get("SUCCEEDED").copied().unwrap_or(0);
     let of_them = format!("{succeeded} of {all} trials succeeded");
-    let won = best.map_or_else(String::new, |Best { trial, sequence, number, .. }| {
+    let won = best.map_or_else(String::new, |BestResult { trial, sequence, number, .. }| {
         format!("; the best is trial {sequence} ({trial}) with {number}")
     });
-    let text = format!("{} is {state}: {of_them}{won}", called(about));
+    let text = format!("{} is {state}: {of_them}{won}", display_name(about));
     let mut more = json!({"state": state, "trials": trials});
-    if let Some(Best { trial, sequence, number, parameters }) = best {
+    if let Some(BestResult { trial, sequence, number, parameters }) = best {
         more["best"] = json!({
             "trial": trial, "sequence": sequence, "result": number, "parameters": parameters,
         });
@@ -105,33 +111,38 @@ pub fn ended(
 }
 
 /// Creates a notification that too many failures hold the search. `why` is a message for users.
-pub fn held(about: &About, why: &str, at_ms: i64) -> Notification {
-    let text = format!("{}: {why}", called(about));
+pub fn held(about: &NotificationSubject, why: &str, at_ms: i64) -> Notification {
+    let text = format!("{}: {why}", display_name(about));
     Notification::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
 }
 
 /// Creates a notification of a problem of the external tuner or assessor `name`; `None` means that the problem is
 /// solved.
-pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Notification {
+pub fn trouble(
+    about: &NotificationSubject,
+    name: &str,
+    trouble: Option<&str>,
+    at_ms: i64,
+) -> Notification {
     match trouble {
         Some(why) => {
-            let text = format!("{}: {why}", called(about));
+            let text = format!("{}: {why}", display_name(about));
             Notification::new(EventKind::TunerTrouble, about, &text, at_ms, json!({"problem": why}))
         }
         None => {
-            let text = format!("{}: {name} answers again", called(about));
+            let text = format!("{}: {name} answers again", display_name(about));
             Notification::new(EventKind::TunerRecovered, about, &text, at_ms, json!({}))
         }
     }
 }
 
 /// Creates a notification that the store cannot be written, or can be written again.
-pub fn health(about: &About, news: &Health, at_ms: i64) -> Notification {
+pub fn health(about: &NotificationSubject, news: &HealthChange, at_ms: i64) -> Notification {
     match news {
-        Health::Degraded(why) => {
+        HealthChange::Degraded(why) => {
             let text = format!(
                 "{}: {why}; until this is solved, no trial is started or ended",
-                called(about)
+                display_name(about)
             );
             Notification::new(
                 EventKind::ManagerDegraded,
@@ -141,14 +152,14 @@ pub fn health(about: &About, news: &Health, at_ms: i64) -> Notification {
                 json!({"problem": why}),
             )
         }
-        Health::Recovered => {
-            let text = format!("{}: the database can be written again", called(about));
+        HealthChange::Recovered => {
+            let text = format!("{}: the database can be written again", display_name(about));
             Notification::new(EventKind::ManagerRecovered, about, &text, at_ms, json!({}))
         }
     }
 }
 
-fn called(about: &About) -> String {
+fn display_name(about: &NotificationSubject) -> String {
     match &about.name {
         Some(name) => format!("experiment {} ({name})", about.id),
         None => format!("experiment {}", about.id),
@@ -159,13 +170,16 @@ fn called(about: &About) -> String {
 mod tests {
     use super::*;
 
-    fn about() -> About {
-        About { id: ExperimentId::new("abcdefgh").unwrap(), name: Some("digits".to_owned()) }
+    fn about() -> NotificationSubject {
+        NotificationSubject {
+            id: ExperimentId::new("abcdefgh").unwrap(),
+            name: Some("digits".to_owned()),
+        }
     }
 
     #[test]
     fn an_experiment_end_names_its_outcome_and_its_best_result() {
-        let best = Best {
+        let best = BestResult {
             trial: TrialJobId::new("a1b2c").unwrap(),
             sequence: 7,
             number: 0.5,
@@ -195,9 +209,12 @@ mod tests {
             webhook: None,
             command: Some("true".to_owned()),
         };
-        let kept = held(&about(), "why", 5).kept(&spec).unwrap();
-        assert_eq!((kept.channels.as_slice(), kept.at_ms), ([super::super::COMMAND].as_slice(), 5));
+        let kept = held(&about(), "why", 5).into_stored(&spec).unwrap();
+        assert_eq!(
+            (kept.channels.as_slice(), kept.at_ms),
+            ([super::super::COMMAND_CHANNEL].as_slice(), 5)
+        );
         spec.events = vec![EventKind::ManagerDegraded];
-        assert_eq!(held(&about(), "why", 5).kept(&spec), None);
+        assert_eq!(held(&about(), "why", 5).into_stored(&spec), None);
     }
 }

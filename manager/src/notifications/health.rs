@@ -27,16 +27,20 @@ pub(super) enum Health {
 
 impl Health {
     /// Returns the state that an earlier manager has reported: failing, or not.
-    pub(super) fn begin(reported_failing: bool) -> Self {
+    pub(super) fn from_last_report(reported_failing: bool) -> Self {
         if reported_failing { Self::Failing } else { Self::Working }
     }
 
     /// Updates the state with the store's error at `now`, and returns the notification to send.
-    pub(super) fn step(&mut self, error: Option<String>, now: Instant) -> Option<event::Health> {
+    pub(super) fn step(
+        &mut self,
+        error: Option<String>,
+        now: Instant,
+    ) -> Option<event::HealthChange> {
         match (*self, error) {
             (Self::Working, Some(why)) => {
                 *self = Self::Failing;
-                Some(event::Health::Degraded(why))
+                Some(event::HealthChange::Degraded(why))
             }
             (Self::Failing | Self::Recovering(_), Some(_)) => {
                 *self = Self::Failing;
@@ -48,7 +52,7 @@ impl Health {
             }
             (Self::Recovering(since), None) if now - since >= RECOVERY_TIME => {
                 *self = Self::Working;
-                Some(event::Health::Recovered)
+                Some(event::HealthChange::Recovered)
             }
             (Self::Working | Self::Recovering(_), None) => None,
         }
@@ -76,15 +80,15 @@ mod tests {
         #[rustfmt::skip]
         let story = [
             ("it works",             None,    0,  None),
-            ("it fails",             error(), 1,  Some(event::Health::Degraded("full".to_owned()))),
+            ("it fails",             error(), 1,  Some(event::HealthChange::Degraded("full".to_owned()))),
             ("it still fails",       error(), 2,  None),
             ("it works briefly",     None,    3,  None),
             ("it fails again",       error(), 4,  None),
             ("it works again",       None,    5,  None),
             ("it still works",       None,    7,  None),
-            ("it has recovered",     None,    8,  Some(event::Health::Recovered)),
+            ("it has recovered",     None,    8,  Some(event::HealthChange::Recovered)),
             ("reported once",        None,    60, None),
-            ("a new failure",        error(), 61, Some(event::Health::Degraded("full".to_owned()))),
+            ("a new failure",        error(), 61, Some(event::HealthChange::Degraded("full".to_owned()))),
         ];
         for (case, error, when, notification) in story {
             assert_eq!(health.step(error, at(when)), notification, "{case}");

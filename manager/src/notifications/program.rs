@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use super::pace::DeliveryOutcome;
+use super::retry::DeliveryOutcome;
 
 /// The maximum run time of the program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,10 +36,10 @@ impl Drop for ProcessGroup {
 
 /// Runs the program for an event.
 pub(super) async fn run(line: &str, directory: &Path, id: &str, event: &Value) -> DeliveryOutcome {
-    run_for(PROGRAM_TIMEOUT, line, directory, id, event).await
+    run_within(PROGRAM_TIMEOUT, line, directory, id, event).await
 }
 
-async fn run_for(
+async fn run_within(
     bound: Duration,
     line: &str,
     directory: &Path,
@@ -48,7 +48,7 @@ async fn run_for(
 ) -> DeliveryOutcome {
     let mut child = match spawn(line, directory, id, event) {
         Ok(child) => child,
-        Err(error) => return DeliveryOutcome::NotNow(format!("it cannot be started: {error}")),
+        Err(error) => return DeliveryOutcome::Retryable(format!("it cannot be started: {error}")),
     };
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let mut group = ProcessGroup(pid.map(Pid::from_raw));
@@ -60,14 +60,15 @@ async fn run_for(
             group.0 = None;
             DeliveryOutcome::Delivered
         }
-        Ok(Ok(status)) => {
-            DeliveryOutcome::NotNow(format!("it ended with {status}{}", shown(&last)))
-        }
-        Ok(Err(error)) => DeliveryOutcome::NotNow(format!("cannot wait for its end: {error}")),
+        Ok(Ok(status)) => DeliveryOutcome::Retryable(format!(
+            "it ended with {status}{}",
+            format_error_output(&last)
+        )),
+        Ok(Err(error)) => DeliveryOutcome::Retryable(format!("cannot wait for its end: {error}")),
         Err(_) => {
             drop(group);
             drop(child.wait().await);
-            DeliveryOutcome::NotNow(format!(
+            DeliveryOutcome::Retryable(format!(
                 "it did not end within {} s and was killed",
                 bound.as_secs()
             ))
@@ -138,7 +139,7 @@ async fn read_tail(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
 }
 
 /// Formats the end of the error output on a single line.
-fn shown(last: &[u8]) -> String {
+fn format_error_output(last: &[u8]) -> String {
     let text = String::from_utf8_lossy(last);
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.is_empty() { line } else { format!(": {line}") }
@@ -153,7 +154,7 @@ mod tests {
     async fn run_program(bound: Duration, line: &str) -> (DeliveryOutcome, String) {
         let folder = tempfile::tempdir().unwrap();
         let event = json!({"event": "experiment_ended", "experiment": {"id": "e"}, "big": "x".repeat(1 << 18)});
-        let outcome = run_for(bound, line, folder.path(), "i7", &event).await;
+        let outcome = run_within(bound, line, folder.path(), "i7", &event).await;
         (outcome, std::fs::read_to_string(folder.path().join("out")).unwrap_or_default())
     }
 
@@ -171,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_outcome_follows_from_the_exit_of_the_program() {
-        let failed = |why: &str| DeliveryOutcome::NotNow(why.to_owned());
+        let failed = |why: &str| DeliveryOutcome::Retryable(why.to_owned());
         #[rustfmt::skip]
         let table = [
             ("does not read its input",      "true",                              DeliveryOutcome::Delivered),
@@ -187,7 +188,9 @@ mod tests {
         }
         let (flood, _) =
             run_program(LONG_TIMEOUT, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
-        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * MAX_SHOWN_BYTES));
+        assert!(
+            matches!(flood, DeliveryOutcome::Retryable(why) if why.len() < 2 * MAX_SHOWN_BYTES)
+        );
     }
 
     #[tokio::test]
@@ -195,7 +198,7 @@ mod tests {
         let line = "trap '' TERM; sleep 600 & echo $! > out; wait; sleep 600";
         let (outcome, out) = run_program(Duration::from_secs(1), line).await;
         let why = "it did not end within 1 s and was killed";
-        assert_eq!(outcome, DeliveryOutcome::NotNow(why.to_owned()));
+        assert_eq!(outcome, DeliveryOutcome::Retryable(why.to_owned()));
         let child = Pid::from_raw(out.trim().parse().unwrap());
         let dies = async {
             loop {

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
-use super::pace::DeliveryOutcome;
+use super::retry::DeliveryOutcome;
 use crate::config::{SecretSource, WebhookSpec};
 use crate::util::errors::chain;
 
@@ -24,13 +24,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sends an event to the server.
 pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> DeliveryOutcome {
     // The files are read for each request, because an operator may have corrected them.
-    let (url, token) = match (url(&spec.url), spec.token.as_ref().map(token).transpose()) {
+    let (url, token) = match (read_url(&spec.url), spec.token.as_ref().map(read_token).transpose())
+    {
         (Ok(url), Ok(token)) => (url, token),
-        (Err(problem), _) | (_, Err(problem)) => return DeliveryOutcome::NotNow(problem),
+        (Err(problem), _) | (_, Err(problem)) => return DeliveryOutcome::Retryable(problem),
     };
-    let client = match client(spec.ca_file.as_deref()) {
+    let client = match build_client(spec.ca_file.as_deref()) {
         Ok(client) => client,
-        Err(problem) => return DeliveryOutcome::NotNow(problem),
+        Err(problem) => return DeliveryOutcome::Retryable(problem),
     };
     let mut request = client
         .post(url)
@@ -44,7 +45,7 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Deliver
     match request.send().await {
         // The body of the answer is ignored, because it may never end.
         Ok(answer) => outcome_of(answer.status().as_u16()),
-        Err(error) => DeliveryOutcome::NotNow(chain(&error.without_url())),
+        Err(error) => DeliveryOutcome::Retryable(chain(&error.without_url())),
     }
 }
 
@@ -53,14 +54,16 @@ fn outcome_of(status: u16) -> DeliveryOutcome {
     let message = format!("the server answered {status}");
     match status {
         200..=299 => DeliveryOutcome::Delivered,
-        408 | 425 | 429 | 500..=599 => DeliveryOutcome::NotNow(message),
-        300..=399 => DeliveryOutcome::Never(format!("{message}; redirections are not followed")),
-        _ => DeliveryOutcome::Never(message),
+        408 | 425 | 429 | 500..=599 => DeliveryOutcome::Retryable(message),
+        300..=399 => {
+            DeliveryOutcome::Permanent(format!("{message}; redirections are not followed"))
+        }
+        _ => DeliveryOutcome::Permanent(message),
     }
 }
 
-fn url(source: &SecretSource) -> Result<Url, String> {
-    let text = read(source, "webhookUrl")?;
+fn read_url(source: &SecretSource) -> Result<Url, String> {
+    let text = read_secret(source, "webhookUrl")?;
     let url = Url::parse(&text).map_err(|error| format!("webhookUrl is not a URL: {error}"))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
@@ -68,8 +71,8 @@ fn url(source: &SecretSource) -> Result<Url, String> {
     }
 }
 
-fn token(source: &SecretSource) -> Result<HeaderValue, String> {
-    let text = read(source, "webhookToken")?;
+fn read_token(source: &SecretSource) -> Result<HeaderValue, String> {
+    let text = read_secret(source, "webhookToken")?;
     let mut value = HeaderValue::try_from(format!("Bearer {text}"))
         .map_err(|_| "webhookToken cannot be sent in a header".to_owned())?;
     value.set_sensitive(true);
@@ -77,7 +80,7 @@ fn token(source: &SecretSource) -> Result<HeaderValue, String> {
 }
 
 /// Reads the secret text. No error message contains it.
-fn read(source: &SecretSource, name: &str) -> Result<String, String> {
+fn read_secret(source: &SecretSource, name: &str) -> Result<String, String> {
     let text = match source {
         SecretSource::Inline(text) => text.clone(),
         SecretSource::File(path) => std::fs::read_to_string(path)
@@ -92,12 +95,12 @@ fn read(source: &SecretSource, name: &str) -> Result<String, String> {
     Ok(line.to_owned())
 }
 
-fn client(ca_file: Option<&Path>) -> Result<Client, String> {
+fn build_client(ca_file: Option<&Path>) -> Result<Client, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(roots(ca_file)?)
+        .with_root_certificates(load_roots(ca_file)?)
         .with_no_client_auth();
     let built = Client::builder()
         .tls_backend_preconfigured(tls)
@@ -108,7 +111,7 @@ fn client(ca_file: Option<&Path>) -> Result<Client, String> {
     built.map_err(|error| chain(&error))
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
+fn load_roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
     let mut store = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = ca_file {
         let unusable = |error: &dyn std::fmt::Display| {
@@ -143,8 +146,8 @@ mod tests {
         ] {
             let found = match outcome_of(status) {
                 DeliveryOutcome::Delivered => "taken",
-                DeliveryOutcome::NotNow(_) => "later",
-                DeliveryOutcome::Never(_) => "never",
+                DeliveryOutcome::Retryable(_) => "later",
+                DeliveryOutcome::Permanent(_) => "never",
             };
             assert_eq!(found, outcome, "{status}");
         }
@@ -158,14 +161,14 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             let spec =
                 WebhookSpec { url: SecretSource::File(file.clone()), token: None, ca_file: None };
-            let DeliveryOutcome::NotNow(why) = post(&spec, "id", &Value::Null).await else {
+            let DeliveryOutcome::Retryable(why) = post(&spec, "id", &Value::Null).await else {
                 panic!("no server listens at {text}");
             };
             assert!(!why.contains("s3cret"), "{text}: {why}");
         }
     }
 
-    fn at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
+    fn webhook_at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
         let ca_file = ca_file.map(Path::to_owned);
         WebhookSpec { url: SecretSource::Inline(url.to_owned()), token: None, ca_file }
     }
@@ -188,9 +191,9 @@ mod tests {
             drop(stream.read_to_end(&mut asked).await);
             String::from_utf8_lossy(&asked).matches("POST ").count()
         });
-        let outcome = post(&at(&url, None), "id", &Value::Null).await;
+        let outcome = post(&webhook_at(&url, None), "id", &Value::Null).await;
         let why = "the server answered 307; redirections are not followed".to_owned();
-        assert_eq!(outcome, DeliveryOutcome::Never(why));
+        assert_eq!(outcome, DeliveryOutcome::Permanent(why));
         assert_eq!(server.await.unwrap(), 1);
     }
 
@@ -199,7 +202,9 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
         let begun = tokio::time::Instant::now();
-        let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+        let DeliveryOutcome::Retryable(why) =
+            post(&webhook_at(&url, None), "id", &Value::Null).await
+        else {
             panic!("no server has answered");
         };
         assert!(
@@ -235,12 +240,14 @@ mod tests {
                 drop(stream.write_all(b"HTTP/1.1 204 so\r\n\r\n").await);
             }
         });
-        let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+        let DeliveryOutcome::Retryable(why) =
+            post(&webhook_at(&url, None), "id", &Value::Null).await
+        else {
             panic!("the certificate must be refused");
         };
         assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
         assert_eq!(
-            post(&at(&url, Some(&ca_file)), "id", &Value::Null).await,
+            post(&webhook_at(&url, Some(&ca_file)), "id", &Value::Null).await,
             DeliveryOutcome::Delivered
         );
     }

@@ -493,7 +493,7 @@ fn add_reports(
 /// stored.
 struct ReportSources {
     agent: Option<(i64, Option<u64>)>,
-    /// The source for NNI's own keeper, see [`ids::of_old_keeper`].
+    /// The source for NNI's own keeper, see [`ids::legacy_attempt`].
     keeper: Option<(i64, Option<u64>)>,
 }
 

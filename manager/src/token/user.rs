@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::hmac;
 
-use super::{Error, SECRET_BYTES, file, random};
+use super::{Error, SECRET_BYTES, file, random_bytes};
 
 /// The first part of a user's token, which distinguishes it from a trial's token.
 const SCHEME: &str = "tku1";
@@ -35,11 +35,11 @@ impl UserToken {
     /// can read.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
         let new = || {
-            let token = BASE64_URL_SAFE_NO_PAD.encode(random::<SECRET_BYTES>()?);
+            let token = BASE64_URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>()?);
             Ok(format!("{SCHEME}.{token}\n").into_bytes())
         };
-        valid(&file::read_or_create(path, new)?, path)?;
-        let comparison_key = hmac::Key::new(hmac::HMAC_SHA256, &random::<SECRET_BYTES>()?);
+        parse_token(&file::read_or_create(path, new)?, path)?;
+        let comparison_key = hmac::Key::new(hmac::HMAC_SHA256, &random_bytes::<SECRET_BYTES>()?);
         Ok(Self { path: path.to_owned(), comparison_key })
     }
 
@@ -50,18 +50,18 @@ impl UserToken {
 
     /// Returns the token for its user. It must not be logged.
     pub fn reveal(&self) -> Result<String, Error> {
-        valid(&file::read(&self.path)?, &self.path)
+        parse_token(&file::read(&self.path)?, &self.path)
     }
 
     /// Returns whether `shown` is the token.
-    pub fn is(&self, shown: &str) -> bool {
-        self.with(|token| self.same(token, shown))
+    pub fn is_equal_to(&self, shown: &str) -> bool {
+        self.check_current(|token| self.is_same_token(token, shown))
     }
 
     /// Returns the digest of a browser's session, derived from its id and the present token. `None` if the file
     /// cannot be read.
-    pub fn digest_of(&self, session: &str) -> Option<String> {
-        self.reveal().map(|token| digest(&token, session)).ok()
+    pub fn session_digest(&self, session: &str) -> Option<String> {
+        self.reveal().map(|token| hash_session(&token, session)).ok()
     }
 
     /// Returns the token for programs that read a `.netrc` (NNI's client, curl) and do not support TrialKeeper's
@@ -73,7 +73,7 @@ impl UserToken {
     }
 
     /// Checks the token. If the file cannot be read, the result is `false`.
-    fn with(&self, check: impl FnOnce(&str) -> bool) -> bool {
+    fn check_current(&self, check: impl FnOnce(&str) -> bool) -> bool {
         match self.reveal() {
             Ok(token) => check(&token),
             Err(error) => {
@@ -84,7 +84,7 @@ impl UserToken {
         }
     }
 
-    fn same(&self, wanted: &str, shown: &str) -> bool {
+    fn is_same_token(&self, wanted: &str, shown: &str) -> bool {
         let tag = hmac::sign(&self.comparison_key, shown.as_bytes());
         hmac::verify(&self.comparison_key, wanted.as_bytes(), tag.as_ref()).is_ok()
     }
@@ -96,14 +96,14 @@ impl fmt::Debug for UserToken {
     }
 }
 
-fn digest(token: &str, session: &str) -> String {
+fn hash_session(token: &str, session: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
     let message = format!("trialkeeper portal session 2 {session}");
     BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, message.as_bytes()))
 }
 
 /// Returns the token in the file's first line, if it is valid in a header.
-fn valid(bytes: &[u8], path: &Path) -> Result<String, Error> {
+fn parse_token(bytes: &[u8], path: &Path) -> Result<String, Error> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let token = text.lines().next().unwrap_or_default().trim();
     let fits = (MIN_TOKEN_LENGTH..=MAX_TOKEN_LENGTH).contains(&token.len());
@@ -130,17 +130,17 @@ mod tests {
         let token = user.reveal().unwrap();
         assert!(token.starts_with("tku1."), "it differs from a trial's token");
         let again = UserToken::load_or_create(&path).unwrap();
-        assert!(user.is(&token) && again.is(&token));
-        let digest = user.digest_of("a").unwrap();
-        assert_eq!(again.digest_of("a").as_ref(), Some(&digest));
-        assert_ne!(user.digest_of("b").as_ref(), Some(&digest));
+        assert!(user.is_equal_to(&token) && again.is_equal_to(&token));
+        let digest = user.session_digest("a").unwrap();
+        assert_eq!(again.session_digest("a").as_ref(), Some(&digest));
+        assert_ne!(user.session_digest("b").as_ref(), Some(&digest));
         for wrong in
             ["", "tku1.", &token[1..], &format!("{token} "), &token.to_uppercase(), &digest]
         {
-            assert!(!user.is(wrong), "{wrong:?}");
+            assert!(!user.is_equal_to(wrong), "{wrong:?}");
         }
         let other = UserToken::load_or_create(&folder.path().join("other")).unwrap();
-        assert!(!other.is(&token) && other.digest_of("a") != Some(digest));
+        assert!(!other.is_equal_to(&token) && other.session_digest("a") != Some(digest));
         assert!(!format!("{user:?}").contains(&token));
     }
 
@@ -149,16 +149,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
         let user = UserToken::load_or_create(&path).unwrap();
-        let (old, session) = (user.reveal().unwrap(), user.digest_of("a"));
+        let (old, session) = (user.reveal().unwrap(), user.session_digest("a"));
         fs::write(&path, "a-token-of-the-user's-own\n").unwrap();
-        assert!(user.is("a-token-of-the-user's-own"));
-        assert!(!user.is(&old) && user.digest_of("a") != session);
+        assert!(user.is_equal_to("a-token-of-the-user's-own"));
+        assert!(!user.is_equal_to(&old) && user.session_digest("a") != session);
         fs::remove_file(&path).unwrap();
         assert!(
-            !user.is("a-token-of-the-user's-own") && !user.is(""),
+            !user.is_equal_to("a-token-of-the-user's-own") && !user.is_equal_to(""),
             "without a file, every token is refused"
         );
-        assert_eq!(user.digest_of("a"), None);
+        assert_eq!(user.session_digest("a"), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::{
     PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 use crate::util::errors::chain;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
 mod platform;
@@ -162,7 +162,7 @@ impl HybridState {
     async fn submit_to(&self, part: usize, job: &TrialJobSpec) {
         let (trial, attempt) = (&job.trial, &job.attempt);
         let dir = self.dir.trial(trial);
-        let written = private_folder(dir.path()).and_then(|()| {
+        let written = create_private_folder(dir.path()).and_then(|()| {
             write_file(&dir.path().join(PART_FILE), 0o600, &format!("{attempt}\n{part}\n"))
         });
         if let Err(error) = written {

@@ -30,7 +30,7 @@ use super::{
     TrialJobSpec,
 };
 use crate::token::Secret;
-use crate::util::files::{private_folder, try_lock, write_file};
+use crate::util::files::{create_private_folder, try_lock, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 mod clean;
@@ -165,7 +165,7 @@ impl LocalState {
         let write = |path: PathBuf, mode: u32, text: &str| {
             write_file(&path, mode, text).map_err(|source| Error::Write { path, source })
         };
-        private_folder(dir.path())
+        create_private_folder(dir.path())
             .map_err(|source| Error::Write { path: dir.path().to_owned(), source })?;
         write(dir.parameters(), 0o600, &job.parameter_record.to_string())?;
         write(dir.token(), 0o600, &job.token.0)?;

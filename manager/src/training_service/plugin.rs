@@ -35,7 +35,7 @@ use super::{
 use crate::config::PluginSpec;
 use crate::token::Secret;
 use crate::util::backoff::Backoff;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
 pub mod conformance;
@@ -197,7 +197,7 @@ impl Plugin {
     pub fn start(settings: Settings) -> Result<Self, Error> {
         let state_dir = settings.dir.plugin();
         let write = |path: &Path, source| Error::Write { path: path.to_owned(), source };
-        private_folder(&state_dir).map_err(|source| write(&state_dir, source))?;
+        create_private_folder(&state_dir).map_err(|source| write(&state_dir, source))?;
         let url_file = url_file(&settings, &state_dir)?;
         let program = program(
             &settings.spec,

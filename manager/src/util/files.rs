@@ -9,12 +9,12 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Creates a folder and its missing parents with mode 0700, whatever the umask is.
-pub fn private_folder(path: &Path) -> io::Result<()> {
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Returns the path at which a file is written before it is moved into place. The name is unique for each file.
-pub fn temporary(path: &Path) -> PathBuf {
+pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -22,7 +22,7 @@ pub fn temporary(path: &Path) -> PathBuf {
 
 /// Writes a file atomically: a reader sees either the old text or the new one. The file has `mode` from its creation.
 pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let temporary = temporary(path);
+    let temporary = temporary_path(path);
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
     file.write_all(text.as_bytes())?;

@@ -11,18 +11,18 @@ const LETTERS_AND_DIGITS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 pub const LEGACY_KEEPER_SUFFIX: &str = "-legacy";
 
 /// Creates the id of an experiment: 8 characters.
-pub fn experiment() -> ExperimentId {
-    ExperimentId::new(name(8)).expect("letters and digits are an id")
+pub fn new_experiment_id() -> ExperimentId {
+    ExperimentId::new(random_name(8)).expect("letters and digits are an id")
 }
 
 /// Creates the id of a trial: 5 characters. The caller must check that it is not in use.
-pub fn trial() -> TrialJobId {
-    TrialJobId::new(name(5)).expect("letters and digits are an id")
+pub fn new_trial_id() -> TrialJobId {
+    TrialJobId::new(random_name(5)).expect("letters and digits are an id")
 }
 
 /// Returns the id of the trial that a request with this key creates, the same for the same key. The caller must check
 /// that it is not in use.
-pub fn trial_of_key(key: &str) -> TrialJobId {
+pub fn trial_id_of_key(key: &str) -> TrialJobId {
     let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
     let letters = digest.as_ref().iter().take(10).enumerate().map(|(at, byte)| {
         let from = if at == 0 { LETTERS } else { LETTERS_AND_DIGITS };
@@ -32,61 +32,61 @@ pub fn trial_of_key(key: &str) -> TrialJobId {
 }
 
 /// Creates a seed for a search without a configured one.
-pub fn seed() -> u64 {
+pub fn new_seed() -> u64 {
     // 53 bits, so that every JSON parser can represent the number.
     rand::rng().random_range(0..1 << 53)
 }
 
 /// Creates the unique id of an event.
-pub fn event() -> String {
-    name(20)
+pub fn new_event_id() -> String {
+    random_name(20)
 }
 
 /// Creates a part of an address that cannot be guessed.
-pub fn secret_path() -> String {
-    name(24)
+pub fn new_secret_path() -> String {
+    random_name(24)
 }
 
 /// Returns the first attempt of a trial.
 pub fn first_attempt(trial: &TrialJobId) -> AttemptId {
-    attempt(trial, 1)
+    numbered_attempt(trial, 1)
 }
 
 /// Returns the attempt after `last`.
 pub fn next_attempt(trial: &TrialJobId, last: &AttemptId) -> AttemptId {
-    let last = submitted(last);
+    let last = submitted_attempt(last);
     let number = last.as_str().rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
-    attempt(trial, number.unwrap_or(0).saturating_add(1))
+    numbered_attempt(trial, number.unwrap_or(0).saturating_add(1))
 }
 
 /// Returns the attempt that was submitted. A cluster may restart a pod itself. Its agent then appends a suffix to the
 /// attempt's identifier: two numbers, as in `k3f9a-1_0_1`, of which the first is more significant, or a part of the
 /// pod's id, as in `k3f9a-1_p4c7e2b9d1f0a`.
-pub fn submitted(attempt: &AttemptId) -> AttemptId {
-    parts(attempt).0
+pub fn submitted_attempt(attempt: &AttemptId) -> AttemptId {
+    split_attempt(attempt).0
 }
 
 /// Returns whether both attempts belong to the same submitted attempt, and `later` is a later try of the cluster.
 pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
-    let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
+    let ((one, try_one), (other, try_other)) = (split_attempt(later), split_attempt(than));
     match (try_one, try_other) {
-        (Try::Counted(one_count), Try::Counted(other_count)) => {
+        (ClusterTry::Counted(one_count), ClusterTry::Counted(other_count)) => {
             one == other && one_count > other_count
         }
-        (Try::Counted(_) | Try::Pod(_), _) => false,
+        (ClusterTry::Counted(_) | ClusterTry::Pod(_), _) => false,
     }
 }
 
 /// Returns whether an attempt is of a pod of the same submitted attempt, and differs from `than`. The identifiers of
 /// two pods do not show which pod is later.
 pub fn is_another_pod(attempt: &AttemptId, than: &AttemptId) -> bool {
-    let (own, other) = (parts(attempt), parts(than));
-    matches!(own.1, Try::Pod(_)) && own.0 == other.0 && attempt != than
+    let (own, other) = (split_attempt(attempt), split_attempt(than));
+    matches!(own.1, ClusterTry::Pod(_)) && own.0 == other.0 && attempt != than
 }
 
 /// Returns whether an attempt is of a pod of the `submitted` attempt.
 pub fn is_pod_of(attempt: &AttemptId, submitted: &AttemptId) -> bool {
-    matches!(parts(attempt), (of, Try::Pod(_)) if of == *submitted)
+    matches!(split_attempt(attempt), (of, ClusterTry::Pod(_)) if of == *submitted)
 }
 
 /// A pod whose metrics are not the trial's, according to the identifier of its reports.
@@ -112,7 +112,7 @@ pub fn other_pod(attempt: &AttemptId, submitted: &AttemptId) -> Option<OtherPod>
 
 /// The part of an attempt's identifier that distinguishes the cluster's own tries.
 #[derive(Debug, PartialEq, Eq)]
-enum Try<'a> {
+enum ClusterTry<'a> {
     /// The numbers of earlier tries of the whole attempt, and of the pod.
     Counted((u64, u64)),
     /// A try in a pod with this id.
@@ -121,33 +121,33 @@ enum Try<'a> {
 
 /// Returns the attempt under which the reports of NNI's own keeper about `attempt` are stored. That keeper supports
 /// no attempts and does not number its reports.
-pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
+pub fn legacy_attempt(attempt: &AttemptId) -> AttemptId {
     // TrialKeeper's ids are far shorter than the maximum. For a longer id, the old keeper's reports are stored but
     // not used.
     AttemptId::new(format!("{attempt}{LEGACY_KEEPER_SUFFIX}"))
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
 
-fn parts(attempt: &AttemptId) -> (AttemptId, Try<'_>) {
+fn split_attempt(attempt: &AttemptId) -> (AttemptId, ClusterTry<'_>) {
     let split = || {
         let (rest, task) = attempt.as_str().rsplit_once('_')?;
         let is_pod = |id: &&str| !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric());
         if let Some(pod) = task.strip_prefix('p').filter(is_pod) {
-            return Some((AttemptId::new(rest).ok()?, Try::Pod(pod)));
+            return Some((AttemptId::new(rest).ok()?, ClusterTry::Pod(pod)));
         }
         let (name, framework) = rest.rsplit_once('_')?;
         let name = AttemptId::new(name).ok()?;
-        Some((name, Try::Counted((framework.parse().ok()?, task.parse().ok()?))))
+        Some((name, ClusterTry::Counted((framework.parse().ok()?, task.parse().ok()?))))
     };
-    split().unwrap_or_else(|| (attempt.clone(), Try::Counted((0, 0))))
+    split().unwrap_or_else(|| (attempt.clone(), ClusterTry::Counted((0, 0))))
 }
 
-fn attempt(trial: &TrialJobId, number: u64) -> AttemptId {
+fn numbered_attempt(trial: &TrialJobId, number: u64) -> AttemptId {
     AttemptId::new(format!("{trial}-{number}"))
         .expect("a trial's id, a dash and a number are an id")
 }
 
-fn name(length: usize) -> String {
+fn random_name(length: usize) -> String {
     let mut rng = rand::rng();
     let mut pick = |from: &[u8]| char::from(from[rng.random_range(0..from.len())]);
     // Begins with a letter, because some names in Kubernetes must.
@@ -165,10 +165,10 @@ mod tests {
         let first = first_attempt(&trial);
         assert_eq!(first.as_str(), "abcde-1");
         assert_eq!(next_attempt(&trial, &first).as_str(), "abcde-2");
-        assert_eq!(next_attempt(&trial, &known("abcde-2_0_7")).as_str(), "abcde-3");
+        assert_eq!(next_attempt(&trial, &pod_attempt("abcde-2_0_7")).as_str(), "abcde-3");
     }
 
-    fn known(attempt: &str) -> AttemptId {
+    fn pod_attempt(attempt: &str) -> AttemptId {
         AttemptId::new(attempt).unwrap()
     }
 
@@ -188,10 +188,10 @@ mod tests {
             ("k-1_0_1-legacy", "k-1",   false),
         ];
         for (later, than, is) in table {
-            assert_eq!(is_later(&known(later), &known(than)), is, "{later} {than}");
+            assert_eq!(is_later(&pod_attempt(later), &pod_attempt(than)), is, "{later} {than}");
         }
-        assert_eq!(submitted(&known("k-1_2_1")).as_str(), "k-1");
-        assert_eq!(submitted(&known("My_trial-1")).as_str(), "My_trial-1");
+        assert_eq!(submitted_attempt(&pod_attempt("k-1_2_1")).as_str(), "k-1");
+        assert_eq!(submitted_attempt(&pod_attempt("My_trial-1")).as_str(), "My_trial-1");
     }
 
     #[test]
@@ -208,10 +208,14 @@ mod tests {
             ("k-1_0_7",            "k-1_p4c7e", false),
         ];
         for (attempt, than, is) in table {
-            assert_eq!(is_another_pod(&known(attempt), &known(than)), is, "{attempt} {than}");
-            assert!(!is_later(&known(attempt), &known(than)), "{attempt} {than}");
+            assert_eq!(
+                is_another_pod(&pod_attempt(attempt), &pod_attempt(than)),
+                is,
+                "{attempt} {than}"
+            );
+            assert!(!is_later(&pod_attempt(attempt), &pod_attempt(than)), "{attempt} {than}");
         }
-        assert_eq!(submitted(&known("k-1_p4c7e")).as_str(), "k-1");
+        assert_eq!(submitted_attempt(&pod_attempt("k-1_p4c7e")).as_str(), "k-1");
         for (attempt, expected) in [
             ("k-1-worker-1", Some(("worker", 1, ""))),
             ("k-1_p4c7e-ps-0", Some(("ps", 0, "_p4c7e"))),
@@ -222,11 +226,11 @@ mod tests {
             ("k-12-worker-1", None),
             ("k-1-worker-x", None),
         ] {
-            let pod = other_pod(&known(attempt), &known("k-1"));
+            let pod = other_pod(&pod_attempt(attempt), &pod_attempt("k-1"));
             let found = pod.as_ref().map(|pod| (pod.role.as_str(), pod.index, pod.run.as_str()));
             assert_eq!(found, expected, "{attempt}");
         }
-        assert!(is_pod_of(&known("k-1_p4c7e"), &known("k-1")));
-        assert!(!is_pod_of(&known("k-1_p4c7e"), &known("k-1_p1234")));
+        assert!(is_pod_of(&pod_attempt("k-1_p4c7e"), &pod_attempt("k-1")));
+        assert!(!is_pod_of(&pod_attempt("k-1_p4c7e"), &pod_attempt("k-1_p1234")));
     }
 }

@@ -179,7 +179,7 @@ impl ExperimentDir {
     }
 
     /// Returns the path of the folder of an external tuner or assessor. The ids of trials are shorter.
-    pub fn outside(&self) -> PathBuf {
+    pub fn advisers(&self) -> PathBuf {
         self.0.join("dispatcher")
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
-use super::files::temporary;
+use super::files::temporary_path;
 
 /// The maximum length of a socket's path in the kernel, in bytes: unix(7), `sun_path`, without the final NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -19,7 +19,7 @@ const MAX_PATH_BYTES: usize = 107;
 /// Listens on `path`. A socket of an earlier manager is replaced atomically. Otherwise an agent might find no socket,
 /// and assume a manager of an earlier version.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    let new = temporary(path);
+    let new = temporary_path(path);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -66,7 +66,7 @@ mod tests {
     async fn a_leftover_temporary_socket_does_not_prevent_writing_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("manager.sock");
-        let left = UnixListener::bind(temporary(&socket)).unwrap();
+        let left = UnixListener::bind(temporary_path(&socket)).unwrap();
         write_file(&dir.path().join("manager.url"), 0o600, "http://m\n").unwrap();
         bind(&socket).unwrap();
         drop(left);

@@ -41,7 +41,7 @@ pub fn spans(
 ) -> Vec<AttemptSpan> {
     let sequences: HashMap<i64, u64> =
         snapshot.trials.iter().map(|trial| (trial.key, trial.sequence)).collect();
-    let hosts = by_attempt(hosts);
+    let hosts = hosts_by_attempt(hosts);
     let mut attempts: HashMap<i64, Vec<(&str, AttemptSpan)>> = HashMap::new();
     for step in steps {
         let Some(sequence) = sequences.get(&step.trial) else { continue };
@@ -53,10 +53,10 @@ pub fn spans(
             }
             let number = u32::try_from(own.len() + 1).unwrap_or(u32::MAX);
             let host = hosts.get(&(step.trial, step.attempt.as_str()));
-            own.push((&step.attempt, begun(*sequence, number, step, host.cloned())));
+            own.push((&step.attempt, new_span(*sequence, number, step, host.cloned())));
         }
         if let Some((_, span)) = own.last_mut() {
-            take(span, step);
+            apply_step(span, step);
         }
     }
     let mut spans: Vec<_> = attempts.into_values().flatten().map(|(_, span)| span).collect();
@@ -64,7 +64,7 @@ pub fn spans(
     spans
 }
 
-fn begun(sequence: u64, number: u32, step: &AttemptStep, host: Option<String>) -> AttemptSpan {
+fn new_span(sequence: u64, number: u32, step: &AttemptStep, host: Option<String>) -> AttemptSpan {
     AttemptSpan {
         sequence,
         number,
@@ -79,7 +79,7 @@ fn begun(sequence: u64, number: u32, step: &AttemptStep, host: Option<String>) -
 }
 
 /// Applies a step of an attempt to its span.
-fn take(span: &mut AttemptSpan, step: &AttemptStep) {
+fn apply_step(span: &mut AttemptSpan, step: &AttemptStep) {
     // A step after the end only means that a report arrived late.
     if span.ended_at_ms.is_some() {
         return;
@@ -98,11 +98,12 @@ fn take(span: &mut AttemptSpan, step: &AttemptStep) {
 }
 
 /// Returns the machine of each attempt, by the name under which the manager submitted it.
-pub(super) fn by_attempt(hosts: &[AttemptHost]) -> HashMap<(i64, &str), String> {
+pub(super) fn hosts_by_attempt(hosts: &[AttemptHost]) -> HashMap<(i64, &str), String> {
     let mut named = HashMap::new();
     for one in hosts {
         let Some(host) = &one.host else { continue };
-        let submitted = AttemptId::new(&one.attempt).map(|attempt| ids::submitted(&attempt));
+        let submitted =
+            AttemptId::new(&one.attempt).map(|attempt| ids::submitted_attempt(&attempt));
         let length = submitted.map_or(one.attempt.len(), |name| name.as_str().len());
         let name = one.attempt.get(..length).unwrap_or(&one.attempt);
         named.insert((one.trial, name), host.clone());

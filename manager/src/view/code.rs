@@ -19,11 +19,11 @@ pub struct CodeUse {
 }
 
 /// Returns the versions for display.
-pub fn uses(rows: &[CodeRow]) -> Vec<CodeUse> {
+pub fn code_uses(rows: &[CodeRow]) -> Vec<CodeUse> {
     let several = rows.len() > 1;
     let shown = |row: &CodeRow| CodeUse {
         version: row.version.clone(),
-        trials: several.then(|| ranges(&row.trials)),
+        trials: several.then(|| format_ranges(&row.trials)),
     };
     rows.iter().map(shown).collect()
 }
@@ -56,19 +56,19 @@ pub fn difference(rows: &[CodeRow]) -> Option<String> {
             } else {
                 format!(" ({})", changed.join(", "))
             };
-            format!("{}{which}", named(&row.trials))
+            format!("{}{which}", describe_trials(&row.trials))
         })
         .collect();
     let others = (!others.is_empty()).then(|| others.join("; "))?;
-    Some(format!("{others} ran other code than {}", named(&first.trials)))
+    Some(format!("{others} ran other code than {}", describe_trials(&first.trials)))
 }
 
-fn named(trials: &[u64]) -> String {
-    format!("{} {}", if trials.len() == 1 { "trial" } else { "trials" }, ranges(trials))
+fn describe_trials(trials: &[u64]) -> String {
+    format!("{} {}", if trials.len() == 1 { "trial" } else { "trials" }, format_ranges(trials))
 }
 
 /// Formats ascending numbers as ranges, such as `0-2, 5`, with at most twenty ranges.
-fn ranges(numbers: &[u64]) -> String {
+fn format_ranges(numbers: &[u64]) -> String {
     const MAX_RANGES: usize = 20;
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -119,6 +119,6 @@ mod tests {
     #[test]
     fn a_long_list_of_trials_is_shortened() {
         let every_second: Vec<_> = (0..100).map(|n| n * 2).collect();
-        assert!(ranges(&every_second).ends_with("36, 38, …"));
+        assert!(format_ranges(&every_second).ends_with("36, 38, …"));
     }
 }

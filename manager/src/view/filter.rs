@@ -47,7 +47,7 @@ enum Expression {
     All(Vec<Self>),
     Any(Vec<Self>),
     Not(Box<Self>),
-    Compared(Operand, Operator, Operand),
+    Comparison(Operand, Operator, Operand),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -105,10 +105,10 @@ impl Filter {
                 ),
             );
         }
-        let tokens = tokens(text)?;
+        let tokens = tokenize(text)?;
         let end = text.chars().count() + 1;
         let mut parser = Parser { tokens: &tokens, at: 0, end };
-        let root = parser.any(0)?;
+        let root = parser.parse_any(0)?;
         match parser.tokens.get(parser.at) {
             None => Ok(Self { root }),
             Some((_, position)) => fault(*position, "expected `and`, `or` or the end"),
@@ -135,9 +135,13 @@ impl Expression {
             Self::All(parts) => parts.iter().all(|part| part.matches(trial, now_ms)),
             Self::Any(parts) => parts.iter().any(|part| part.matches(trial, now_ms)),
             Self::Not(part) => !part.matches(trial, now_ms),
-            Self::Compared(one, operator, other) => {
+            Self::Comparison(one, operator, other) => {
                 let words = one.is_word() || other.is_word();
-                operator.holds(&one.value(trial, now_ms), &other.value(trial, now_ms), words)
+                operator.is_satisfied_by(
+                    &one.value(trial, now_ms),
+                    &other.value(trial, now_ms),
+                    words,
+                )
             }
         }
     }
@@ -146,7 +150,7 @@ impl Expression {
         match self {
             Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.names(names)),
             Self::Not(part) => part.names(names),
-            Self::Compared(one, _, other) => {
+            Self::Comparison(one, _, other) => {
                 for operand in [one, other] {
                     if let Operand::Name(name, position) = operand {
                         names.push((name, *position));
@@ -169,7 +173,7 @@ impl Operand {
             Self::Name(name, _) => name.as_str(),
         };
         let number = |value: Option<i64>| {
-            value.map_or(Scalar::Missing, |value| Scalar::Number(float(value)))
+            value.map_or(Scalar::Missing, |value| Scalar::Number(to_f64(value)))
         };
         match name {
             "number" => number(i64::try_from(trial.sequence).ok()),
@@ -181,16 +185,18 @@ impl Operand {
             }
             "duration" => trial
                 .duration_ms(now_ms)
-                .map_or(Scalar::Missing, |ms| Scalar::Number(float(ms) / 1000.0)),
-            "final" => measured(trial.last.as_ref()),
-            "latest" => measured(trial.latest.as_ref()),
+                .map_or(Scalar::Missing, |ms| Scalar::Number(to_f64(ms) / 1000.0)),
+            "final" => metric_scalar(trial.last.as_ref()),
+            "latest" => metric_scalar(trial.latest.as_ref()),
             name => {
                 let own = name.strip_prefix("parameters.").unwrap_or(name);
-                let flat = super::flat(&trial.parameters);
+                let flat = super::flatten_parameters(&trial.parameters);
                 match flat.into_iter().find(|(known, _)| known == own) {
                     Some((_, value)) => scalar(value),
-                    None if trial.metric.as_deref() == Some(name) => measured(trial.last.as_ref()),
-                    None => measured(metric(trial, name)),
+                    None if trial.metric.as_deref() == Some(name) => {
+                        metric_scalar(trial.last.as_ref())
+                    }
+                    None => metric_scalar(metric(trial, name)),
                 }
             }
         }
@@ -204,11 +210,11 @@ pub(super) fn metric<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Valu
 }
 
 /// Converts a whole number to a float. A trial's numbers are far below 2^53.
-fn float(value: i64) -> f64 {
+fn to_f64(value: i64) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
-fn measured(value: Option<&Value>) -> Scalar {
+fn metric_scalar(value: Option<&Value>) -> Scalar {
     let number = value.and_then(|value| MetricValue::from(value.clone()).number());
     number.map_or(Scalar::Missing, Scalar::Number)
 }
@@ -225,7 +231,7 @@ fn scalar(value: &Value) -> Scalar {
 
 impl Operator {
     /// Returns whether the comparison of two values is true. With `words`, the case is ignored.
-    fn holds(self, one: &Scalar, other: &Scalar, words: bool) -> bool {
+    fn is_satisfied_by(self, one: &Scalar, other: &Scalar, words: bool) -> bool {
         let equal = match (one, other) {
             (Scalar::Text(a), Scalar::Text(b)) if words => a.eq_ignore_ascii_case(b),
             (a, b) => a == b,
@@ -269,42 +275,42 @@ impl Parser<'_> {
         self.tokens.get(self.at).map_or(self.end, |(_, position)| *position)
     }
 
-    fn take(&mut self, wanted: &Token) -> bool {
+    fn skip_if(&mut self, wanted: &Token) -> bool {
         let found = self.peek() == Some(wanted);
         self.at += usize::from(found);
         found
     }
 
-    fn any(&mut self, depth: usize) -> Result<Expression, FilterError> {
-        let mut parts = vec![self.all(depth)?];
-        while self.take(&Token::Or) {
-            parts.push(self.all(depth)?);
+    fn parse_any(&mut self, depth: usize) -> Result<Expression, FilterError> {
+        let mut parts = vec![self.parse_all(depth)?];
+        while self.skip_if(&Token::Or) {
+            parts.push(self.parse_all(depth)?);
         }
         Ok(if parts.len() == 1 { parts.remove(0) } else { Expression::Any(parts) })
     }
 
-    fn all(&mut self, depth: usize) -> Result<Expression, FilterError> {
-        let mut parts = vec![self.one(depth)?];
-        while self.take(&Token::And) {
-            parts.push(self.one(depth)?);
+    fn parse_all(&mut self, depth: usize) -> Result<Expression, FilterError> {
+        let mut parts = vec![self.parse_one(depth)?];
+        while self.skip_if(&Token::And) {
+            parts.push(self.parse_one(depth)?);
         }
         Ok(if parts.len() == 1 { parts.remove(0) } else { Expression::All(parts) })
     }
 
-    fn one(&mut self, depth: usize) -> Result<Expression, FilterError> {
+    fn parse_one(&mut self, depth: usize) -> Result<Expression, FilterError> {
         if depth > MAX_DEPTH {
             return fault(
                 self.position(),
                 format!("it has more than {MAX_DEPTH} levels of nesting"),
             );
         }
-        if self.take(&Token::Not) {
-            return Ok(Expression::Not(Box::new(self.one(depth + 1)?)));
+        if self.skip_if(&Token::Not) {
+            return Ok(Expression::Not(Box::new(self.parse_one(depth + 1)?)));
         }
         let opened = self.position();
-        if self.take(&Token::Open) {
-            let inner = self.any(depth + 1)?;
-            if !self.take(&Token::Close) {
+        if self.skip_if(&Token::Open) {
+            let inner = self.parse_any(depth + 1)?;
+            if !self.skip_if(&Token::Close) {
                 return fault(
                     self.position(),
                     format!("expected `)` for the `(` at character {opened}"),
@@ -312,7 +318,7 @@ impl Parser<'_> {
             }
             return Ok(inner);
         }
-        let one = self.operand()?;
+        let one = self.parse_operand()?;
         let Some(Token::Operator(operator)) = self.peek().cloned() else {
             return fault(
                 self.position(),
@@ -320,21 +326,21 @@ impl Parser<'_> {
             );
         };
         self.at += 1;
-        let other = self.operand()?;
+        let other = self.parse_operand()?;
         Ok(match (&one, &other) {
             (Operand::Name(..), Operand::Name(word, _)) if one.is_word() => {
                 let text = Operand::Literal(Scalar::Text(word.clone()));
-                Expression::Compared(one, operator, text)
+                Expression::Comparison(one, operator, text)
             }
             (Operand::Name(word, _), Operand::Name(..)) if other.is_word() => {
                 let text = Operand::Literal(Scalar::Text(word.clone()));
-                Expression::Compared(text, operator, other)
+                Expression::Comparison(text, operator, other)
             }
-            _ => Expression::Compared(one, operator, other),
+            _ => Expression::Comparison(one, operator, other),
         })
     }
 
-    fn operand(&mut self) -> Result<Operand, FilterError> {
+    fn parse_operand(&mut self) -> Result<Operand, FilterError> {
         let position = self.position();
         let operand = match self.peek() {
             Some(Token::Name(name)) => Operand::Name(name.clone(), position),
@@ -346,10 +352,10 @@ impl Parser<'_> {
     }
 }
 
-type Letters<'a> = Peekable<std::iter::Enumerate<CharIndices<'a>>>;
+type Characters<'a> = Peekable<std::iter::Enumerate<CharIndices<'a>>>;
 
 /// Splits an expression into tokens, each with its position.
-fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
+fn tokenize(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
     let mut letters = text.char_indices().enumerate().peekable();
     let mut tokens = Vec::new();
     while let Some((place, (at, letter))) = letters.next() {
@@ -377,12 +383,14 @@ fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
             '>' if rest.starts_with(">=") => symbol(Token::Operator(Operator::AtLeast), 2),
             '>' => symbol(Token::Operator(Operator::More), 1),
             '"' | '\'' => {
-                let inner = quoted(&mut letters, letter, position)?;
+                let inner = read_quoted(&mut letters, letter, position)?;
                 tokens.push((Token::Literal(Scalar::Text(inner)), position));
             }
-            '`' => tokens.push((Token::Name(quoted(&mut letters, letter, position)?), position)),
+            '`' => {
+                tokens.push((Token::Name(read_quoted(&mut letters, letter, position)?), position))
+            }
             _ if letter.is_ascii_digit() || "+-.".contains(letter) => {
-                let number = number(rest, position)?;
+                let number = read_number(rest, position)?;
                 for _ in 1..number.1 {
                     letters.next();
                 }
@@ -393,7 +401,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
                 while let Some((_, (_, next))) = letters.next_if(|(_, (_, next))| is_name(*next)) {
                     name.push(next);
                 }
-                tokens.push((word(name), position));
+                tokens.push((word_token(name), position));
             }
             other => return fault(position, format!("unexpected {other:?}")),
         }
@@ -405,7 +413,7 @@ fn is_name(letter: char) -> bool {
     letter.is_alphanumeric() || "_.-/".contains(letter)
 }
 
-fn word(name: String) -> Token {
+fn word_token(name: String) -> Token {
     match name.to_ascii_lowercase().as_str() {
         "and" => Token::And,
         "or" => Token::Or,
@@ -418,7 +426,11 @@ fn word(name: String) -> Token {
 }
 
 /// Reads the text up to the closing quote. A backslash escapes the next character.
-fn quoted(letters: &mut Letters<'_>, quote: char, position: usize) -> Result<String, FilterError> {
+fn read_quoted(
+    letters: &mut Characters<'_>,
+    quote: char,
+    position: usize,
+) -> Result<String, FilterError> {
     let mut inner = String::new();
     while let Some((_, (_, letter))) = letters.next() {
         match letter {
@@ -431,7 +443,7 @@ fn quoted(letters: &mut Letters<'_>, quote: char, position: usize) -> Result<Str
 }
 
 /// Reads a number with its unit of time, if it has one, and returns its length in characters.
-fn number(text: &str, position: usize) -> Result<(f64, usize), FilterError> {
+fn read_number(text: &str, position: usize) -> Result<(f64, usize), FilterError> {
     let mut length = 0;
     let mut before = ' ';
     for letter in text.chars() {

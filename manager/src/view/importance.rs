@@ -59,7 +59,7 @@ pub fn importance(
         .iter()
         .map(|(_, result)| if direction == Direction::Maximize { -result } else { *result })
         .collect();
-    let is_best = best_of(&losses);
+    let is_best = mark_best(&losses);
     let mut columns: BTreeMap<&str, Vec<Option<&Value>>> = BTreeMap::new();
     for (at, (parameters, _)) in results.iter().enumerate() {
         for (name, value) in parameters {
@@ -87,12 +87,12 @@ pub fn importance(
 }
 
 /// Marks the trials of the best tenth, including those that equal the last of them.
-fn best_of(losses: &[f64]) -> Vec<bool> {
+fn mark_best(losses: &[f64]) -> Vec<bool> {
     let mut sorted = losses.to_vec();
     sorted.sort_by(f64::total_cmp);
     let ranks = (1..=sorted.len()).zip(&sorted);
-    let wanted = BEST_SHARE * real(sorted.len());
-    let cut = ranks.filter(|(rank, _)| real(*rank) >= wanted).map(|(_, loss)| *loss).next();
+    let wanted = BEST_SHARE * to_f64(sorted.len());
+    let cut = ranks.filter(|(rank, _)| to_f64(*rank) >= wanted).map(|(_, loss)| *loss).next();
     losses.iter().map(|loss| cut.is_some_and(|cut| *loss <= cut)).collect()
 }
 
@@ -115,8 +115,8 @@ fn divergence(column: &[Option<&Value>], is_best: &[bool], axis: Option<&Paramet
     if of_all < 2.0 || of_best < 1.0 {
         return 0.0;
     }
-    let best_share = of_best / real(is_best.iter().filter(|best| **best).count());
-    let all_share = of_all / real(is_best.len());
+    let best_share = of_best / to_f64(is_best.iter().filter(|best| **best).count());
+    let all_share = of_all / to_f64(is_best.len());
     let (all, best) = (grid.density(&all), grid.density(&best));
     let spread: f64 =
         all.iter().zip(&best).map(|(all, best)| all * (best / all - 1.0).powi(2)).sum();
@@ -159,14 +159,14 @@ impl Grid {
         let steps = axis.and_then(|axis| axis.step).filter(|step| !log && *step > 0.0);
         let size = steps.map_or(GRID_STEPS, |step| {
             (1..GRID_STEPS)
-                .find(|size| real(*size) >= (span / step).round())
+                .find(|size| to_f64(*size) >= (span / step).round())
                 .map_or(GRID_STEPS, |n| n + 1)
         });
-        let width = span / real(size - 1);
+        let width = span / to_f64(size - 1);
         // A value between two places belongs to the lower one.
         let place = |value: f64| {
             let x = scale(value);
-            let upper = (1..size).find(|place| (x - low) / width - 0.5 <= real(*place) - 1.0);
+            let upper = (1..size).find(|place| (x - low) / width - 0.5 <= to_f64(*place) - 1.0);
             x.is_finite().then(|| upper.map_or(size - 1, |upper| upper - 1))
         };
         let places = numbers.iter().map(|value| place((*value)?)).collect();
@@ -198,9 +198,9 @@ impl Grid {
             .map(|(place, count)| (f64::from(place), f64::from(*count)))
             .collect();
         let density = if self.is_categorical {
-            categorical_density(counts, real(kernels.len() + 1))
+            categorical_density(counts, to_f64(kernels.len() + 1))
         } else {
-            numeric_density(&kernels, real(self.size - 1))
+            numeric_density(&kernels, to_f64(self.size - 1))
         };
         density.into_iter().map(|value| value + MIN_DENSITY).collect()
     }
@@ -208,7 +208,7 @@ impl Grid {
 
 /// Returns the mixture of a distribution around each category that occurs, and a uniform one.
 fn categorical_density(counts: &[u32], kernels: f64) -> Vec<f64> {
-    let categories = real(counts.len());
+    let categories = to_f64(counts.len());
     let total: f64 = counts.iter().map(|count| f64::from(*count)).sum();
     let elsewhere = 1.0 / kernels / (categories / kernels + 1.0);
     let own = (1.0 / kernels + 1.0) / (categories / kernels + 1.0);
@@ -227,7 +227,7 @@ fn numeric_density(kernels: &[(f64, f64)], last: f64) -> Vec<f64> {
         .map(|(mu, weight)| (*mu, *weight, bandwidth))
         .chain([wide])
         .map(|(mu, weight, sigma)| {
-            let within = mass((-0.5 - mu) / sigma, (last + 0.5 - mu) / sigma);
+            let within = normal_mass((-0.5 - mu) / sigma, (last + 0.5 - mu) / sigma);
             (mu, weight / within / (total + 1.0), sigma)
         })
         .collect();
@@ -235,7 +235,7 @@ fn numeric_density(kernels: &[(f64, f64)], last: f64) -> Vec<f64> {
     places
         .map(|at: f64| {
             let part = |(mu, weight, sigma): &(f64, f64, f64)| {
-                weight * mass((at - 0.5 - mu) / sigma, (at + 0.5 - mu) / sigma)
+                weight * normal_mass((at - 0.5 - mu) / sigma, (at + 0.5 - mu) / sigma)
             };
             parts.iter().map(part).sum()
         })
@@ -264,12 +264,12 @@ fn bandwidth(kernels: &[(f64, f64)], total: f64) -> f64 {
 }
 
 /// Returns the share of the standard normal distribution between two places, exact in both tails.
-fn mass(from: f64, to: f64) -> f64 {
+fn normal_mass(from: f64, to: f64) -> f64 {
     let below = |z: f64| libm::erfc(-z / SQRT_2) / 2.0;
     if from > 0.0 { below(-from) - below(-to) } else { below(to) - below(from) }
 }
 
-fn real(count: usize) -> f64 {
+fn to_f64(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 

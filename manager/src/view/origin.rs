@@ -8,7 +8,7 @@ use trial_protocol::AttemptId;
 use utoipa::ToSchema;
 
 use super::Snapshot;
-use super::attempts::by_attempt;
+use super::attempts::hosts_by_attempt;
 use crate::store::{AttemptCodes, AttemptHost, AttemptPart, ServicePart};
 use crate::util::ids;
 
@@ -56,7 +56,7 @@ pub fn origins(
     parts: &[AttemptPart],
     codes: &AttemptCodes,
 ) -> BTreeMap<String, TrialOrigin> {
-    let hosts = by_attempt(hosts);
+    let hosts = hosts_by_attempt(hosts);
     let parts: HashMap<(i64, &str), &ServicePart> =
         parts.iter().map(|it| ((it.trial, it.attempt.as_str()), &it.part)).collect();
     let code_of: HashMap<(i64, &str), i64> = codes
@@ -65,7 +65,7 @@ pub fn origins(
         .map(|(trial, attempt, code)| ((*trial, attempt.as_str()), *code))
         .collect();
     let known = snapshot.trials.iter().filter_map(|trial| {
-        let attempt = ids::submitted(&AttemptId::new(&trial.attempt).ok()?);
+        let attempt = ids::submitted_attempt(&AttemptId::new(&trial.attempt).ok()?);
         let place = (trial.key, attempt.as_str());
         let code = code_of.get(&place).and_then(|code| codes.versions.get(code));
         let git = code.and_then(|code| code.git.clone());

@@ -52,13 +52,13 @@ pub fn views(
 ) -> Vec<ServicePartView> {
     let parts = parts.iter().enumerate();
     let mut views: Vec<ServicePartView> =
-        parts.map(|(index, part)| idle(index, part, status.get(index))).collect();
+        parts.map(|(index, part)| without_trials(index, part, status.get(index))).collect();
     let placed: HashMap<(i64, &str), usize> =
         placed.iter().map(|it| ((it.trial, it.attempt.as_str()), it.part.index)).collect();
     let mut durations = vec![(0_u64, 0_u64); views.len()];
     for trial in &snapshot.trials {
         let Ok(attempt) = AttemptId::new(&trial.attempt) else { continue };
-        let submitted = ids::submitted(&attempt);
+        let submitted = ids::submitted_attempt(&attempt);
         let Some(index) = placed.get(&(trial.key, submitted.as_str())) else { continue };
         let Some(view) = views.get_mut(*index) else { continue };
         match trial.state {
@@ -84,7 +84,7 @@ pub fn views(
 }
 
 /// Returns a service without trials.
-fn idle(index: usize, part: &HybridPart, now: Option<&PartStatus>) -> ServicePartView {
+fn without_trials(index: usize, part: &HybridPart, now: Option<&PartStatus>) -> ServicePartView {
     ServicePartView {
         index,
         platform: part.platform.clone(),

@@ -38,7 +38,7 @@ pub fn axes(space: &SearchSpace) -> Vec<ParameterAxis> {
     for at in 0..dimensions.len() {
         let new = axis(&name_of(dimensions, at), &dimensions[at].domain);
         match axes.iter_mut().find(|known| known.name == new.name) {
-            Some(known) => join(known, new),
+            Some(known) => extend_axis(known, new),
             None => axes.push(new),
         }
     }
@@ -112,7 +112,7 @@ fn type_of(real: &Real) -> &'static str {
 }
 
 /// Extends an axis to the values of another axis with the same name.
-fn join(axis: &mut ParameterAxis, other: ParameterAxis) {
+fn extend_axis(axis: &mut ParameterAxis, other: ParameterAxis) {
     axis.log &= other.log;
     axis.low = axis.low.zip(other.low).map(|(a, b)| a.min(b));
     axis.high = axis.high.zip(other.high).map(|(a, b)| a.max(b));

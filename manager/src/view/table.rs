@@ -165,8 +165,10 @@ pub fn page<'a>(
         .filter(|trial| wanted.states.is_empty() || wanted.states.contains(&trial.state))
         .filter(|trial| wanted.cause.as_ref().is_none_or(|cause| cause == cause_of(trial)))
         .filter(|trial| wanted.filter.as_ref().is_none_or(|filter| filter.matches(trial, now_ms)))
-        .filter(|trial| text.as_ref().is_none_or(|text| mentions(trial, text)))
-        .map(|trial| (PageStart(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
+        .filter(|trial| text.as_ref().is_none_or(|text| has_text(trial, text)))
+        .map(|trial| {
+            (PageStart(sort_key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref())
+        })
         .collect();
     let order = |a: &PageStart, b: &PageStart| compare(a, b, wanted.descending);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
@@ -206,8 +208,10 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), QueryErr
     match by {
         _ if trials.is_empty() => Ok(()),
         Column::Parameter(name) if !has_parameter(name) => {
-            let all: Vec<_> =
-                trials.iter().flat_map(|trial| super::flat(&trial.parameters)).collect();
+            let all: Vec<_> = trials
+                .iter()
+                .flat_map(|trial| super::flatten_parameters(&trial.parameters))
+                .collect();
             let names = all.iter().map(|(name, _)| name.as_str()).collect();
             Err(QueryError::Parameter(name.clone(), words(names)))
         }
@@ -240,7 +244,7 @@ fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(
     }
     let mut all: BTreeSet<String> = BTreeSet::new();
     for trial in trials {
-        all.extend(super::flat(&trial.parameters).into_iter().map(|(name, _)| name));
+        all.extend(super::flatten_parameters(&trial.parameters).into_iter().map(|(name, _)| name));
         all.extend(trial.metric.clone());
         all.extend(trial.metrics.keys().cloned());
     }
@@ -263,7 +267,7 @@ pub(super) fn cause_of(trial: &TrialSummary) -> &str {
     trial.cause.as_deref().unwrap_or(UNKNOWN_CAUSE)
 }
 
-fn mentions(trial: &TrialSummary, text: &str) -> bool {
+fn has_text(trial: &TrialSummary, text: &str) -> bool {
     let holds = |said: &str| said.to_lowercase().contains(text);
     holds(&trial.id)
         || trial.message.as_deref().is_some_and(holds)
@@ -271,7 +275,7 @@ fn mentions(trial: &TrialSummary, text: &str) -> bool {
         || holds(&trial.parameters.to_string())
 }
 
-fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
+fn sort_key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
     // Times and positions are far below 2^53.
     let number = |value: i64| SortKey::Number(value.to_string().parse().unwrap_or(f64::NAN));
     let time = |value: Option<i64>| value.map_or(SortKey::Missing(()), number);
@@ -279,8 +283,8 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
         Column::Sequence => number(i64::try_from(trial.sequence).unwrap_or(i64::MAX)),
         Column::Id => SortKey::Text(trial.id.clone()),
         Column::State => SortKey::Text(trial.state.as_str().to_owned()),
-        Column::Final => measured(trial.last.as_ref()),
-        Column::Latest => measured(trial.latest.as_ref()),
+        Column::Final => metric_key(trial.last.as_ref()),
+        Column::Latest => metric_key(trial.latest.as_ref()),
         Column::Started => time(trial.started_at_ms),
         Column::Ended => time(trial.ended_at_ms),
         // Computed as of `now_ms`, even if the trial has ended since.
@@ -288,23 +292,25 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
             let until = trial.ended_at_ms.map_or(now_ms, |ended| ended.min(now_ms));
             time(trial.started_at_ms.map(|begun| until.saturating_sub(begun).max(0)))
         }
-        Column::Parameter(name) => parameter(trial, name).map_or(SortKey::Missing(()), written),
-        Column::Metric(name) => measured(filter::metric(trial, name)),
+        Column::Parameter(name) => {
+            parameter(trial, name).map_or(SortKey::Missing(()), parameter_key)
+        }
+        Column::Metric(name) => metric_key(filter::metric(trial, name)),
         Column::Named(name) => match parameter(trial, name) {
-            Some(value) => written(value),
-            None => measured(filter::metric(trial, name)),
+            Some(value) => parameter_key(value),
+            None => metric_key(filter::metric(trial, name)),
         },
     }
 }
 
 /// Returns the value of a parameter.
 fn parameter<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
-    let flat = super::flat(&trial.parameters);
+    let flat = super::flatten_parameters(&trial.parameters);
     flat.into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
 /// Returns the key of a parameter's value.
-fn written(value: &Value) -> SortKey {
+fn parameter_key(value: &Value) -> SortKey {
     match value {
         Value::Number(number) => number.as_f64().map_or(SortKey::Missing(()), SortKey::Number),
         Value::String(text) => SortKey::Text(text.clone()),
@@ -313,7 +319,7 @@ fn written(value: &Value) -> SortKey {
     }
 }
 
-fn measured(value: Option<&Value>) -> SortKey {
+fn metric_key(value: Option<&Value>) -> SortKey {
     let number = value.and_then(|value| trial_protocol::MetricValue::from(value.clone()).number());
     // JSON has no infinity, and a cursor is JSON.
     match number.filter(|number| !number.is_nan()) {

@@ -301,7 +301,7 @@ pub async fn detail(
     events.dedup_by(|later, earlier| {
         later.exit_code.is_none() && state_of(later) == state_of(earlier)
     });
-    let mut timeline: Vec<_> = events.into_iter().map(own_entry).collect();
+    let mut timeline: Vec<_> = events.into_iter().map(manager_entry).collect();
     let (mut command, mut host, mut agent_version, mut verdict) = (None, None, None, None);
     for attempt in &attempts {
         for report in store.queries().other_reports(attempt, MAX_TIMELINE_ENTRIES).await? {
@@ -316,7 +316,7 @@ pub async fn detail(
                     verdict = serde_json::from_value(report.body.clone()).ok();
                 }
             }
-            timeline.push(agents_entry(&report));
+            timeline.push(agent_entry(&report));
         }
     }
     timeline.sort_by_key(|entry| entry.at_ms);
@@ -324,7 +324,7 @@ pub async fn detail(
     let summary = summary.clone();
     let (mut code, mut image, mut training_service) = (None, None, None);
     if let Ok(attempt) = AttemptId::new(&summary.attempt) {
-        let submitted = ids::submitted(&attempt);
+        let submitted = ids::submitted_attempt(&attempt);
         code = store.attempt_records().code(id, &submitted).await?;
         image = store.attempt_records().image(id, &submitted).await?;
         training_service = store.attempt_records().part(id, &submitted).await?;
@@ -356,7 +356,7 @@ fn attempt_view(row: &AttemptRow) -> AttemptView {
     }
 }
 
-fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
+fn manager_entry(event: store::TrialEventRow) -> TimelineEntry {
     let stop = event.intent.and_then(json_word).map(|reason| format!("stop requested: {reason}"));
     let code = event.exit_code.map(|code| format!("exit code {code}"));
     let parts: Vec<_> = [stop, code, event.message].into_iter().flatten().collect();
@@ -370,15 +370,15 @@ fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
 }
 
 /// Returns a command in the form for a shell. `None` if the value is not a command.
-fn words(command: &Value) -> Option<String> {
+fn shell_command(command: &Value) -> Option<String> {
     let words = command.as_array()?.iter().map(|word| word.as_str().map(str::to_owned));
     Some(super::command_line(&words.collect::<Option<Vec<_>>>()?))
 }
 
-fn agents_entry(report: &ReportRow) -> TimelineEntry {
+fn agent_entry(report: &ReportRow) -> TimelineEntry {
     let text = |name: &str| report.body.get(name).and_then(Value::as_str).map(str::to_owned);
     let message = match report.kind.as_str() {
-        "started" => report.body.get("command").and_then(words),
+        "started" => report.body.get("command").and_then(shell_command),
         "shed" => Some(format!(
             "dropped because the spool was full: {} bytes of log, {} samples",
             report.body.get("log_bytes").unwrap_or(&Value::from(0)),

@@ -50,13 +50,13 @@ pub struct TrialCache {
     queries: Queries,
     objective: Option<String>,
     goals: Goals,
-    kept: Arc<Mutex<Arc<Snapshot>>>,
+    snapshot: Arc<Mutex<Arc<Snapshot>>>,
 }
 
 impl TrialCache {
     /// Creates an empty board over a store. `objective` is the configured metric.
     pub fn new(queries: Queries, objective: Option<String>) -> Self {
-        Self { queries, objective, goals: Goals::default(), kept: Arc::default() }
+        Self { queries, objective, goals: Goals::default(), snapshot: Arc::default() }
     }
 
     /// Creates the empty board of an experiment.
@@ -64,7 +64,7 @@ impl TrialCache {
         let empty = Snapshot { repeats: spec.trial_repeats, ..Snapshot::default() };
         Self {
             goals: spec.goals.clone(),
-            kept: Arc::new(Mutex::new(Arc::new(empty))),
+            snapshot: Arc::new(Mutex::new(Arc::new(empty))),
             ..Self::new(queries, spec.objective.clone())
         }
     }
@@ -81,7 +81,7 @@ impl TrialCache {
 
     /// Brings the trials up to date and returns them.
     pub async fn refresh(&self) -> Result<Arc<Snapshot>, store::Error> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.snapshot.lock().await;
         let mut through = kept.through;
         let mut changed: HashMap<i64, i64> = HashMap::new();
         loop {
@@ -127,7 +127,7 @@ impl TrialCache {
             }
         }
         if snapshot.repeats > 1 {
-            estimate(snapshot);
+            set_estimates(snapshot);
         }
         if !snapshot.trials.is_sorted_by_key(|trial| trial.sequence) {
             snapshot.trials.sort_by_key(|trial| trial.sequence);
@@ -139,7 +139,7 @@ impl TrialCache {
 }
 
 /// Sets in each trial the common results of all trials with the same parameters.
-fn estimate(snapshot: &mut Snapshot) {
+fn set_estimates(snapshot: &mut Snapshot) {
     let mut points: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, trial) in snapshot.trials.iter().enumerate() {
         if trial.state == JobState::Succeeded {

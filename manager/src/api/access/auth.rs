@@ -155,7 +155,7 @@ impl Authenticator {
                 let detail = "the scheme Basic is only for programs; in a browser, log in on the page /login";
                 return Err(Error::Forbidden(detail.to_owned()));
             }
-            if self.0.user.is(&password) {
+            if self.0.user.is_equal_to(&password) {
                 return Ok(User(()));
             }
             // The password may belong to another experiment, or to another server on this machine. A program sends it
@@ -180,7 +180,7 @@ impl Authenticator {
     }
 
     fn check_token(&self, token: &str) -> Result<User, Error> {
-        if self.0.user.is(token) {
+        if self.0.user.is_equal_to(token) {
             return Ok(User(()));
         }
         let holder =
@@ -251,7 +251,8 @@ impl Authenticator {
     pub(in crate::api) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
         let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
         let of_trial = |secret: &Secret| secret.identify(&shown, i64::MIN).is_ok();
-        let is_known = self.0.user.is(&shown) || self.0.secret.as_ref().is_some_and(of_trial);
+        let is_known =
+            self.0.user.is_equal_to(&shown) || self.0.secret.as_ref().is_some_and(of_trial);
         (!is_known).then_some(shown)
     }
 

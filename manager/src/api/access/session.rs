@@ -46,9 +46,9 @@ impl Sessions {
 
     /// Begins a session, and returns its id for the browser.
     pub(in crate::api) async fn begin(&self, user: &UserToken) -> Result<String, Error> {
-        let id = ids::secret_path();
+        let id = ids::new_secret_path();
         let unreadable = || Error::Unwritable("the token cannot be read".to_owned());
-        let digest = user.digest_of(&id).ok_or_else(unreadable)?;
+        let digest = user.session_digest(&id).ok_or_else(unreadable)?;
         let now_ms = self.0.clock.now_ms();
         let lifetime_ms = i64::try_from(SESSION_LIFETIME.as_millis()).unwrap_or(i64::MAX);
         let end_ms = now_ms.saturating_add(lifetime_ms);
@@ -78,7 +78,7 @@ impl Sessions {
 
     /// Ends a session. An unknown id is not an error.
     pub(in crate::api) async fn end(&self, user: &UserToken, id: &str) -> Result<(), Error> {
-        let Some(digest) = user.digest_of(id) else { return Ok(()) };
+        let Some(digest) = user.session_digest(id) else { return Ok(()) };
         let was_live = self.lock().remove(&digest).is_some();
         match &self.0.store {
             Some(store) if was_live => Ok(store.end(digest).await?),
@@ -89,7 +89,7 @@ impl Sessions {
     /// Returns whether `id` is a session that began with the present token and has not ended.
     pub(in crate::api) fn is_live(&self, user: &UserToken, id: &str) -> bool {
         // The duration of the lookup reveals nothing: a client without the token cannot choose digests.
-        let digest = user.digest_of(id);
+        let digest = user.session_digest(id);
         let end = digest.and_then(|digest| self.lock().get(&digest).copied());
         end.is_some_and(|end| end > self.0.clock.now_ms())
     }

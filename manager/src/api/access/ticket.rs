@@ -21,7 +21,7 @@ pub(in crate::api) struct Tickets(Arc<Mutex<Vec<(String, Instant)>>>);
 impl Tickets {
     /// Returns a new ticket.
     pub(in crate::api) async fn issue(&self) -> String {
-        let ticket = ids::secret_path();
+        let ticket = ids::new_secret_path();
         let mut tickets = self.0.lock().await;
         if tickets.len() >= MAX_TICKETS {
             tickets.remove(0);

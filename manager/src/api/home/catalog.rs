@@ -17,7 +17,7 @@ use super::Home;
 use crate::config;
 use crate::store::Store;
 use crate::util::errors::chain;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::{self, ExperimentSummary, TrialCache};
 
@@ -115,7 +115,7 @@ impl Catalog {
         let mut annotations = self.annotations.write().await;
         let folder = self.dir.notes();
         let text = serde_json::to_string_pretty(&annotation)?;
-        private_folder(&folder)?;
+        create_private_folder(&folder)?;
         write_file(&folder.join(format!("{id}.json")), 0o600, &text)?;
         annotations.insert(id.to_string(), annotation);
         Ok(())
@@ -200,7 +200,7 @@ async fn summary(
     let row = row.ok_or("the experiment is not stored yet")?;
     let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
     let snapshot = board.refresh().await.map_err(|error| chain(&error))?;
-    let shown = view::experiment(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
+    let shown = view::experiment_view(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
     Ok(ExperimentSummary::new(&row, &shown))
 }
 

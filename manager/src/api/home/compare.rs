@@ -18,7 +18,7 @@ use super::catalog::Entry;
 use super::{Home, list};
 use crate::search::class_args::parse_direction;
 use crate::view::curve::improvements;
-use crate::view::export::{self, plain};
+use crate::view::export::{self, format_value};
 use crate::view::{self, Snapshot};
 
 /// The scripts that the page needs, which browsers load in advance.
@@ -184,9 +184,9 @@ fn table_of(columns: &[ComparedExperiment]) -> String {
     ];
     let names = columns.first().map(facts).into_iter().flatten().map(|(name, _)| name);
     rows.extend(
-        names
-            .enumerate()
-            .map(|(at, name)| row("result", name, of(&|column| plain(&facts(column)[at].1)))),
+        names.enumerate().map(|(at, name)| {
+            row("result", name, of(&|column| format_value(&facts(column)[at].1)))
+        }),
     );
     let parts: [(&str, Members); 2] =
         [("parameter", |column| &column.exact_parameters), ("setting", |column| &column.settings)];
@@ -196,7 +196,7 @@ fn table_of(columns: &[ComparedExperiment]) -> String {
             row(part, name, of(&|column| members(column).get(name).cloned().unwrap_or_default()))
         }));
     }
-    export::table(rows.into_iter())
+    export::csv_rows(rows.into_iter())
 }
 
 async fn column(
@@ -215,14 +215,15 @@ async fn column(
     let begun_ms = row.created_at_ms;
     let (over_trials, over_time) = curves(&snapshot, direction, begun_ms, until_ms);
     let mut settings = BTreeMap::new();
-    flatten("", &view::without_secrets(&row.canonical), &mut settings);
+    flatten("", &view::redact_secrets(&row.canonical), &mut settings);
     let best = entry.summary.best.as_ref();
     let best = best.and_then(|best| snapshot.trials.iter().find(|trial| trial.id == best.id));
-    let parameters = best.map(|best| view::flat(&best.parameters)).unwrap_or_default();
+    let parameters =
+        best.map(|best| view::flatten_parameters(&best.parameters)).unwrap_or_default();
     let of = |written: fn(&Value) -> String| -> BTreeMap<String, String> {
         parameters.iter().map(|(name, value)| (name.clone(), written(value))).collect()
     };
-    let (parameters, exact_parameters) = (of(words::brief), of(plain));
+    let (parameters, exact_parameters) = (of(words::brief), of(format_value));
     #[rustfmt::skip]
     let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters, exact_parameters };
     Ok(column)
@@ -251,7 +252,7 @@ fn curves(
     until_ms: i64,
 ) -> (StepCurve, StepCurve) {
     let since = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0));
-    let competing = view::competing(snapshot).into_iter();
+    let competing = view::competing_trials(snapshot).into_iter();
     let mut ends: Vec<_> = competing
         .filter_map(|(trial, number)| Some((trial.ended_at_ms?, trial.sequence, number)))
         .collect();

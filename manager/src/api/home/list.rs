@@ -18,7 +18,7 @@ use super::super::user::CheckedQuery;
 use super::super::{Error, percent};
 use super::Home;
 use super::catalog::Entry;
-use crate::view::export::lines;
+use crate::view::export::csv_lines;
 use crate::view::{self, ExperimentSummary};
 
 /// The number of experiments per page.
@@ -286,7 +286,7 @@ pub(in crate::api) async fn export(
     let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
     let listed: Vec<_> = chosen.into_iter().map(listed).collect();
     let text = match format {
-        "csv" => lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
+        "csv" => csv_lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
         "json" => serde_json::to_string_pretty(&listed).unwrap_or_default(),
         other => {
             return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));

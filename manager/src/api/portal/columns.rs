@@ -229,7 +229,7 @@ fn parameters(trials: &[&TrialSummary], space: &[ParameterAxis]) -> Vec<Column> 
         for (name, value) in members {
             if value.is_object() {
                 let whole = Value::Object(Map::from_iter([(name.clone(), value.clone())]));
-                for (path, inner) in view::flat(&whole) {
+                for (path, inner) in view::flatten_parameters(&whole) {
                     found.add(&path, inner.is_number());
                 }
             } else {

@@ -40,7 +40,7 @@ pub(super) async fn overview(
     let top = html! {
         (summary(&shown, &title))
         @if shown.objectives.is_empty() {
-            (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
+            (best(&shown, view::leading_trial(&snapshot, shown.optimize_mode)))
         } @else {
             (super::pareto::front(&shown))
         }
@@ -307,7 +307,7 @@ pub(super) async fn configuration(
 ) -> Result<Response, PageRefusal> {
     let row = shared.state.store.experiment().await?;
     let row = row.ok_or(super::super::Error::NotFound)?;
-    let safe = view::without_secrets(&row.canonical);
+    let safe = view::redact_secrets(&row.canonical);
     let text = words::outline(&safe);
     let space = safe.get("searchSpace").and_then(|space| space.as_object());
     let space = space.filter(|space| !space.is_empty());

@@ -61,7 +61,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
 
 /// Returns the parameters in one line.
 fn parameters(parameters: &serde_json::Value) -> String {
-    let flat = crate::view::flat(parameters);
+    let flat = crate::view::flatten_parameters(parameters);
     let pairs: Vec<_> = flat
         .iter()
         .map(|(name, value)| format!("{} {}", words::sanitize(name), words::value(value)))

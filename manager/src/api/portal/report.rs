@@ -70,7 +70,7 @@ pub(super) async fn report(
     let snapshot = shared.state.board.refresh().await?;
     let view = shown(&shared, &snapshot).await?;
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
-    let configuration = view::without_secrets(&row.canonical);
+    let configuration = view::redact_secrets(&row.canonical);
     let configuration = words::outline(&configuration);
     let maximize = view.optimize_mode == Direction::Maximize.as_str();
     let ranked = ranked(&snapshot, maximize);
@@ -93,7 +93,7 @@ pub(super) async fn report(
 
 /// Returns the trials that compete for the best, the best first.
 fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
-    let mut ranked = view::competing(snapshot);
+    let mut ranked = view::competing_trials(snapshot);
     ranked.sort_by(|(_, a), (_, b)| if maximize { b.total_cmp(a) } else { a.total_cmp(b) });
     ranked.into_iter().map(|(trial, _)| trial).collect()
 }
@@ -254,7 +254,7 @@ impl Report<'_> {
         let panel = |parameter: &ParameterAxis| {
             let across = Axis::of_parameter(parameter);
             let place = |trial: &TrialSummary| {
-                let flat = view::flat(&trial.parameters);
+                let flat = view::flatten_parameters(&trial.parameters);
                 let value = flat.into_iter().find(|(name, _)| *name == parameter.name)?.1;
                 across.place(value)
             };
@@ -422,7 +422,7 @@ fn table(
 ) -> Markup {
     let mut names: Vec<String> = Vec::new();
     for trial in trials {
-        let new = view::flat(&trial.parameters).into_iter().map(|(name, _)| name);
+        let new = view::flatten_parameters(&trial.parameters).into_iter().map(|(name, _)| name);
         names.extend(new.filter(|name| !names.contains(name)).collect::<Vec<_>>());
     }
     html! {
@@ -436,7 +436,7 @@ fn table(
                     } }
                     tbody {
                         @for trial in trials {
-                            @let values = view::flat(&trial.parameters);
+                            @let values = view::flatten_parameters(&trial.parameters);
                             tr {
                                 th.number scope="row" { (trial.sequence) }
                                 @for cell in cells(trial) { td.number { (cell) } }

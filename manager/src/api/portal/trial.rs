@@ -268,7 +268,7 @@ fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup 
 pub(super) fn parameters(parameters: &Value) -> Markup {
     html! {
         dl.parameters {
-            @for (name, value) in view::flat(parameters) {
+            @for (name, value) in view::flatten_parameters(parameters) {
                 div { dt { (words::sanitize(&name)) } dd { (words::value(value)) } }
             }
         }
@@ -289,7 +289,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
             details {
                 summary { "Run with other parameters" }
                 form.point method="post" action=(url("/points")) {
-                    @for (name, value) in view::flat(&trial.parameters) {
+                    @for (name, value) in view::flatten_parameters(&trial.parameters) {
                         label { (words::sanitize(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
                     }
                     button { "Run this point" }

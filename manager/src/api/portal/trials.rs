@@ -196,7 +196,7 @@ fn row(
     now_ms: i64,
     selectable: bool,
 ) -> Markup {
-    let parameters = view::flat(&trial.parameters);
+    let parameters = view::flatten_parameters(&trial.parameters);
     html! {
         @if selectable {
             td.selection { input type="checkbox" name="trial" value=(trial.id) form="compare"

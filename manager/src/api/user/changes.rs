@@ -161,7 +161,7 @@ pub(in crate::api) async fn add_trial(
     parameters: Map<String, Value>,
 ) -> Result<TrialJobId, Error> {
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-    let trial = key.map_or_else(ids::trial, ids::trial_of_key);
+    let trial = key.map_or_else(ids::new_trial_id, ids::trial_id_of_key);
     // An earlier manager, whose changes this one does not remember, may have added the trial with this key.
     if key.is_some()
         && let Some(row) = shared.state.store.trial(&trial).await?

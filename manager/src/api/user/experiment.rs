@@ -36,7 +36,7 @@ pub(in crate::api) async fn shown(
         .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
     let versions = state.store.attempt_records().code_versions(MAX_CODE_VERSIONS).await?;
     let now_ms = state.clock.now_ms();
-    let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
+    let shown = view::experiment_view(&row, &spec, snapshot, &versions, elapsed, now_ms);
     let is_interrupted = running.is_none()
         && view::is_interrupted(row.ended_at_ms, state.store.database().has_writer());
     // A write error makes the store unable to record the trouble, so the view reports it here.
@@ -81,7 +81,7 @@ pub(super) async fn configuration(
     State(shared): State<Shared>,
 ) -> Result<Json<Value>, Error> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
-    Ok(Json(view::without_secrets(&row.canonical)))
+    Ok(Json(view::redact_secrets(&row.canonical)))
 }
 
 /// Returns the finite final result of a succeeded trial.
@@ -140,8 +140,9 @@ pub(in crate::api) fn importance_by(
     number: impl Fn(&TrialSummary) -> Option<f64>,
 ) -> Vec<Importance> {
     let trials = snapshot.trials.iter();
-    let results: Vec<_> =
-        trials.filter_map(|trial| Some((view::flat(&trial.parameters), number(trial)?))).collect();
+    let results: Vec<_> = trials
+        .filter_map(|trial| Some((view::flatten_parameters(&trial.parameters), number(trial)?)))
+        .collect();
     let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     importance::importance(&results, axes, direction)
 }

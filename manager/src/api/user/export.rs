@@ -16,7 +16,7 @@ use super::super::{Error, Shared};
 use super::query_extractor::CheckedQuery;
 use super::trials::{ListQuery, ValuesQuery, metric_page, table_query};
 use crate::view::Snapshot;
-use crate::view::export::{csv, entry};
+use crate::view::export::{json_entry, trials_csv};
 use crate::view::origin::{self, TrialOrigin};
 use crate::view::table;
 
@@ -88,7 +88,7 @@ pub(super) async fn export(
         _ => experiment.into_owned(),
     };
     let (kind, body) = match format {
-        "csv" => ("text/csv; charset=utf-8", Body::from(csv(&trials))),
+        "csv" => ("text/csv; charset=utf-8", Body::from(trials_csv(&trials))),
         "json" => ("application/json", Body::from_stream(list(shared, trials))),
         other => {
             return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
@@ -141,7 +141,7 @@ fn list(
             let before = if place == 0 { "[\n" } else { ",\n" };
             let metrics = metrics(&shared, &trial).await;
             let metrics = metrics.map_err(|error| std::io::Error::other(error.parts().2))?;
-            Ok(Bytes::from(format!("{before}{}", entry(&trial, &metrics))))
+            Ok(Bytes::from(format!("{before}{}", json_entry(&trial, &metrics))))
         }
     });
     let end = if none { "[]\n" } else { "\n]\n" };

@@ -130,7 +130,7 @@ fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points 
     let trials = &snapshot.trials;
     let mut parameters = Map::new();
     for (at, trial) in trials.iter().enumerate() {
-        for (name, value) in view::flat(&trial.parameters) {
+        for (name, value) in view::flatten_parameters(&trial.parameters) {
             if parameters.len() >= MAX_PARAMETER_COLUMNS && !parameters.contains_key(&name) {
                 continue;
             }

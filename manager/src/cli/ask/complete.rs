@@ -155,7 +155,7 @@ fn metrics() -> Vec<String> {
 
 fn columns() -> Vec<CompletionCandidate> {
     let trials = trials();
-    let parameters = trials.first().map(|trial| view::flat(&trial["parameters"]));
+    let parameters = trials.first().map(|trial| view::flatten_parameters(&trial["parameters"]));
     let parameters = parameters.into_iter().flatten().map(|(name, _)| format!("parameters.{name}"));
     let columns = Column::NAMES.map(str::to_owned).into_iter().chain(parameters);
     let columns = columns.chain(metrics().into_iter().map(|name| format!("metrics.{name}")));

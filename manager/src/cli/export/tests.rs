@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::view::export::inert;
+use crate::view::export::defuse_formula;
 
 fn trials() -> Vec<Trial> {
     let metric = |kind: &str, step: u64, value: Value| json!({"name": "a/cc", "type": kind, "step": step, "value": value, "observed_at_ms": 5});
@@ -23,7 +23,7 @@ fn csv_has_a_line_per_trial() {
                     0,t,SUCCEEDED,0.5,,,,,,\"re,\"\"lu\",3,\r\n\
                     1,u,FAILED,,,,,,,,,1\r\n";
     let trials: Vec<_> = trials().into_iter().map(|(trial, _)| trial).collect();
-    assert_eq!(csv(&trials), expected);
+    assert_eq!(trials_csv(&trials), expected);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn the_origin_of_a_trial_has_columns_only_if_it_is_recorded() {
     trials[0]["git_branch"] = json!("=topic");
     trials[0]["git_dirty"] = json!(false);
     trials[1]["host"] = json!("node-1");
-    let text = csv(&trials);
+    let text = trials_csv(&trials);
     let rows: Vec<_> = text.lines().collect();
     assert!(rows[0].ends_with("parameters...,host,git_branch,git_dirty"), "{text}");
     assert!(rows[1].ends_with(",,'=topic,false") && rows[2].ends_with(",node-1,,"), "{text}");
@@ -49,11 +49,11 @@ fn a_spreadsheet_never_reads_a_text_as_a_formula() {
         ("-0.5", "-0.5"), ("+1e-4", "+1e-4"), ("-Infinity", "-Infinity"), ("relu", "relu"), ("", ""),
     ];
     for (text, shown) in table {
-        assert_eq!(inert(text.to_owned()), shown);
+        assert_eq!(defuse_formula(text.to_owned()), shown);
     }
     let trial =
         json!({"id": "t", "sequence": 0, "final": "=1+1", "parameters": {"a": "=1+1", "b": -1}});
-    let text = csv(&[trial]);
+    let text = trials_csv(&[trial]);
     assert!(text.ends_with(",,,,,'=1+1,-1\r\n") && text.contains("0,t,,'=1+1,"), "{text}");
 }
 

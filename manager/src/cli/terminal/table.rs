@@ -360,13 +360,15 @@ fn code(version: &Value) -> String {
 
 /// Returns a trial's parameters as names and values, for a line each.
 fn parameters(trial: &Value) -> Vec<(String, String)> {
-    let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    let flat =
+        view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
 }
 
 /// Returns a trial's parameters as names and short values, for a common line.
 pub(in crate::cli) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
-    let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    let flat =
+        view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
@@ -377,7 +379,7 @@ pub(in crate::cli) fn columns<'a>(
     most: usize,
 ) -> (Vec<String>, usize) {
     let mut names: Vec<String> = Vec::new();
-    for (name, _) in all.flat_map(view::flat) {
+    for (name, _) in all.flat_map(view::flatten_parameters) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -428,7 +430,7 @@ pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
     let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for trial in all {
-        let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null));
+        let flat = view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null));
         let own = ["sequence", "id", "state"].into_iter().map(|name| text(trial, name));
         let why = has_reasons.then(|| text(trial, "message"));
         let metric = text(trial, "metric");

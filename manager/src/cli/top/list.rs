@@ -182,7 +182,7 @@ fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
         .map(|name| (shorten(&table::heading(name), MAX_NAME_WIDTH), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for row in rows {
-        let flat = view::flat(row.trial.get("parameters").unwrap_or(&Value::Null));
+        let flat = view::flatten_parameters(row.trial.get("parameters").unwrap_or(&Value::Null));
         let own = [table::text(&row.trial, "sequence"), row.id()];
         let state = (!all_run).then(|| trial_state(row.state()).to_owned());
         let rest = [

@@ -25,7 +25,7 @@ impl Code {
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = list(&self.root, None, NO_LIMITS).unwrap();
+        let entries = list_entries(&self.root, None, NO_LIMITS).unwrap();
         entries.iter().map(|entry| entry.name.to_str().unwrap().to_owned()).collect()
     }
 }
@@ -93,7 +93,7 @@ fn links_lead_inside_and_special_files_are_skipped() {
     symlink("nowhere", root.join("dangling")).unwrap();
     symlink("../a", root.join("b/folder")).unwrap();
     let _socket = UnixListener::bind(root.join("socket")).unwrap();
-    let links: Vec<_> = list(root, None, NO_LIMITS)
+    let links: Vec<_> = list_entries(root, None, NO_LIMITS)
         .unwrap()
         .into_iter()
         .filter_map(|entry| match entry.kind {
@@ -116,7 +116,7 @@ fn links_lead_inside_and_special_files_are_skipped() {
     for target in ["/etc/passwd", "../../x", "..", "b/../../x"] {
         let bad = root.join("bad");
         symlink(target, &bad).unwrap();
-        let refused = list(root, None, NO_LIMITS).unwrap_err().to_string();
+        let refused = list_entries(root, None, NO_LIMITS).unwrap_err().to_string();
         assert!(refused.contains("bad is a link to") && refused.contains(target), "{refused}");
         fs::remove_file(bad).unwrap();
     }
@@ -126,11 +126,13 @@ fn links_lead_inside_and_special_files_are_skipped() {
 fn a_directory_that_is_too_large_is_refused_with_its_largest_files() {
     let large = "x".repeat(2 << 20);
     let code = Code::new(&[("data/large", &large), ("small", "x"), ("data/1", ""), ("data/2", "")]);
-    let refused = list(&code.root, None, CodeLimits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
+    let refused =
+        list_entries(&code.root, None, CodeLimits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("contains 2.1 MiB") && text.contains("fetch 1.0 MiB"), "{text}");
     assert!(text.contains("the largest files: data/large (2.0 MiB), small"), "{text}");
-    let refused = list(&code.root, None, CodeLimits { entries: 4, bytes: 1 << 30 }).unwrap_err();
+    let refused =
+        list_entries(&code.root, None, CodeLimits { entries: 4, bytes: 1 << 30 }).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("5 entries") && text.contains("data (4 entries)"), "{text}");
 }

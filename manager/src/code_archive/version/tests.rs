@@ -94,7 +94,7 @@ async fn the_state_of_a_work_tree_has_the_commit_and_whether_it_is_dirty() {
     let kept = tempfile::tempdir().unwrap();
     let diffs = kept.path().join("diffs");
     let scan = async || {
-        let tracker = CodeTracker::new(folder.path().to_owned()).keeping_diffs(diffs.clone());
+        let tracker = CodeTracker::new(folder.path().to_owned()).with_diff_folder(diffs.clone());
         tracker.read_version_with_git().await.1.unwrap().git.unwrap().diff_sha256.unwrap()
     };
     assert_eq!(scan().await, digest);

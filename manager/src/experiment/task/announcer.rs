@@ -17,13 +17,13 @@ use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
-use crate::notifications::event::{self, About, Best, Notification};
+use crate::notifications::event::{self, BestResult, Notification, NotificationSubject};
 use crate::store::{self, NewNotification};
 use crate::training_service::JobWait;
 
 /// Sends announcements, and remembers earlier ones.
 pub(super) struct Announcer {
-    about: About,
+    about: NotificationSubject,
     notifications: Option<NotificationsSpec>,
     direction: Direction,
     /// Set if a single trial can be the best, which needs a single objective.
@@ -31,7 +31,7 @@ pub(super) struct Announcer {
     waker: OutboxWaker,
     notices: mpsc::UnboundedSender<Notice>,
     /// The best trial so far.
-    best: Option<Best>,
+    best: Option<BestResult>,
     /// The trouble with an external tuner or assessor, as recorded in the store.
     trouble: Option<String>,
     /// Set after the user was notified which metric an agent chose as the result.
@@ -41,7 +41,7 @@ pub(super) struct Announcer {
 impl Announcer {
     /// Creates an announcer. `trouble` is the trouble in the experiment's store.
     pub(super) fn new(
-        about: About,
+        about: NotificationSubject,
         spec: &ExperimentSpec,
         waker: OutboxWaker,
         notices: mpsc::UnboundedSender<Notice>,
@@ -133,7 +133,7 @@ impl Announcer {
             *counts.entry(row.state.as_str()).or_default() += 1;
         }
         let (best, now) = (self.best.as_ref(), recorder.now_ms());
-        Ok(event::ended(&self.about, state.as_str(), &counts, best, now).kept(spec))
+        Ok(event::ended(&self.about, state.as_str(), &counts, best, now).into_stored(spec))
     }
 
     /// Reports that too many failures hold the search, and records it for the API and the web portal.
@@ -197,7 +197,7 @@ impl Announcer {
         trouble: Option<String>,
         event: Notification,
     ) -> Result<(), store::Error> {
-        let notification = self.notifications.as_ref().and_then(|spec| event.kept(spec));
+        let notification = self.notifications.as_ref().and_then(|spec| event.into_stored(spec));
         recorder.record_trouble(trouble.as_deref(), notification).await?;
         self.waker.wake();
         self.trouble = trouble;
@@ -218,7 +218,7 @@ impl Announcer {
         let best = self.best.as_ref().map(|best| best.number);
         if is_better(self.direction, Some(number), best) {
             let (trial, parameters) = (trial.clone(), parameters.clone());
-            self.best = Some(Best { trial, sequence, number, parameters });
+            self.best = Some(BestResult { trial, sequence, number, parameters });
         }
     }
 }

@@ -72,7 +72,7 @@ impl EarlyEnds {
         let completion = self.service.completion(trial);
         let runs_main = completion.is_some_and(|completion| !job.pods.has_ended(&completion.main));
         let main = (job.attempt.clone(), runs_main);
-        let all = job.pods.others(&ids::submitted(&job.attempt)).into_iter().chain([main]);
+        let all = job.pods.others(&ids::submitted_attempt(&job.attempt)).into_iter().chain([main]);
         for (attempt, _) in all.filter(|(_, runs)| *runs) {
             let stop = DirectiveBody::Stop { reason: StopReason::Other, grace_ms: None };
             self.handle.push_directive(trial, &attempt, stop);
@@ -223,7 +223,7 @@ impl EarlyEnds {
     ) -> Result<(), store::Error> {
         let Some(completion) = self.service.completion(trial) else { return Ok(()) };
         let Some(main) = jobs.get(trial).map(|job| job.attempt.clone()) else { return Ok(()) };
-        let submitted = ids::submitted(&main);
+        let submitted = ids::submitted_attempt(&main);
         let attempts = recorder.attempts(trial).await?;
         let verdicts = recorder.verdicts(trial).await?;
         let Some(job) = jobs.get_mut(trial) else { return Ok(()) };

@@ -121,6 +121,6 @@ impl Job {
 
     /// Returns whether `attempt` is the submission that the trial waits for.
     pub(super) fn is_submission(&self, attempt: &AttemptId) -> bool {
-        ids::submitted(&self.attempt) == ids::submitted(attempt)
+        ids::submitted_attempt(&self.attempt) == ids::submitted_attempt(attempt)
     }
 }

@@ -53,7 +53,7 @@ impl JobLauncher {
     /// Returns an id that no trial of the experiment has.
     pub(super) fn new_trial_id(&mut self) -> TrialJobId {
         loop {
-            let id = ids::trial();
+            let id = ids::new_trial_id();
             if self.used_ids.insert(id.clone()) {
                 return id;
             }

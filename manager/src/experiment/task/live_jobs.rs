@@ -148,7 +148,7 @@ impl LiveJobs {
     pub(super) fn remove_ended(&self, trial: &TrialJobId) {
         if let Some(job) = self.jobs.get(trial) {
             self.handle.remove_directives(trial, &job.attempt);
-            for (attempt, _) in job.pods.others(&ids::submitted(&job.attempt)) {
+            for (attempt, _) in job.pods.others(&ids::submitted_attempt(&job.attempt)) {
                 self.handle.remove_directives(trial, &attempt);
             }
             self.handle.departed().remove_trial(trial);

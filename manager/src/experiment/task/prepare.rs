@@ -28,7 +28,7 @@ use crate::experiment::state::{
     self, ExperimentState, FailureLimit, Limits, Policy, ResumedTrial, State, StoredTrial,
 };
 use crate::job_state::JobState;
-use crate::notifications::event::About;
+use crate::notifications::event::NotificationSubject;
 use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
@@ -60,7 +60,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         state.record_metric();
     }
     let state = if was_done { state.after_done() } else { state };
-    let about = About { id: deps.id.clone(), name: deps.spec.name.clone() };
+    let about = NotificationSubject { id: deps.id.clone(), name: deps.spec.name.clone() };
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
     let points = find_best(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
@@ -270,7 +270,7 @@ async fn determine_fate(
         return Ok(if is_interrupted(row) { ResumedTrial::RunAgain } else { ResumedTrial::Ended });
     }
     let (watch, service) = (WriteWatch::begin(&deps.store), Arc::clone(&deps.service));
-    let submitted = ids::submitted(&row.attempt);
+    let submitted = ids::submitted_attempt(&row.attempt);
     // The inbox keeps a report that arrives meanwhile, and the task handles it although it may read it from the store
     // too. This does no harm.
     let adopted = deps.inbox.run_keeping_events(service.adopt(&row.id, &submitted)).await;
@@ -322,7 +322,7 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
     if row.state != JobState::Waiting || row.started_at_ms.is_some() {
         return Ok(None);
     }
-    let is_of_attempt = |report: &ReportRow| ids::submitted(&report.attempt) == row.attempt;
+    let is_of_attempt = |report: &ReportRow| ids::submitted_attempt(&report.attempt) == row.attempt;
     let reports = store.reports(&row.id, Lane::Facts).await?;
     let mut latest = reports.into_iter().rev().filter(is_of_attempt);
     Ok(latest.find_map(|ReportRow { attempt, seq, observed_at_ms, body, .. }| {
@@ -403,7 +403,7 @@ async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, 
     let mut steps = Steps::new(deps.spec.objective.as_deref());
     if deps.advisers.has_assessor() {
         let rows = deps.store.metrics(&row.id).await?;
-        let keeper = ids::of_old_keeper(&row.attempt);
+        let keeper = ids::legacy_attempt(&row.attempt);
         let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
         for known in rows.iter().filter(|known| own(&known.attempt)) {
             if steps.insert(&known.metric) {

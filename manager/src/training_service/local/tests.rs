@@ -229,7 +229,7 @@ async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
     let bed = test_bed();
     let dir = &bed.service.shared.settings.dir;
     let lock = dir.trial(&trial()).agent_lock();
-    private_folder(lock.parent().unwrap()).unwrap();
+    create_private_folder(lock.parent().unwrap()).unwrap();
     // The test itself holds the lock, like a process on another machine, and the number is that of a bystander.
     let mut bystander = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     std::fs::write(&lock, format!("{}\nabcde-1\n", bystander.id())).unwrap();

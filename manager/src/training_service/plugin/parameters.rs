@@ -9,7 +9,7 @@ use super::handshake::resources;
 use super::wire::AttemptKey;
 use super::{AGENT_GRACE, Settings};
 use crate::training_service::TrialJobSpec;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 
 /// Creates the parameters of the requests, and writes the files that they name.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ impl<'a> RequestParameters<'a> {
             write_file(path, 0o600, text)
                 .map_err(|error| format!("cannot write {}: {error}", path.display()))
         };
-        private_folder(dir.path())
+        create_private_folder(dir.path())
             .map_err(|error| format!("cannot create {}: {error}", dir.path().display()))?;
         write(&dir.parameters(), &spec.parameter_record.to_string())?;
         write(&dir.token(), &spec.token.0)?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use crate::config::MachineSpec;
-use crate::util::files::{private_folder, write_file};
+use crate::util::files::{create_private_folder, write_file};
 
 /// The name of the file in a trial's folder with the latest attempt and its machine.
 const PLACEMENT_FILE: &str = "machine";
@@ -120,7 +120,7 @@ pub(super) struct TrialPlacement {
 impl TrialPlacement {
     /// Writes the placement into a trial's folder.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
-        private_folder(folder)?;
+        create_private_folder(folder)?;
         let Self { attempt, machine, gpus } = self;
         let gpus = gpus.as_ref().map(|gpus| {
             let indices: Vec<String> = gpus.iter().map(u64::to_string).collect();

@@ -37,7 +37,7 @@ fn trial(sequence: u64, parameters: Value) -> TrialSummary {
     TrialSummary::new(glance, (None, &Goals::default()), 0, 0)
 }
 
-fn chosen(text: &str) -> bool {
+fn is_selected(text: &str) -> bool {
     let mut one = trial(
         7,
         json!({"lr": 0.005, "activation": "relu", "layer": {"size": 3}, "odd name": 1, "deep": true}),
@@ -76,7 +76,7 @@ fn expressions_select_by_parameters_results_and_fields() {
             assert!(Filter::parse(text).is_err());
             continue;
         }
-        assert_eq!(chosen(text), expected, "{text}");
+        assert_eq!(is_selected(text), expected, "{text}");
     }
 }
 

@@ -4,16 +4,17 @@ use serde_json::json;
 use super::*;
 use crate::search::class_args::parse_direction;
 use crate::search::search_space::SearchSpace;
-use crate::view::{flat, space};
+use crate::view::{flatten_parameters, space};
 
 fn shares(space: &Value, trials: &[(Value, f64)], direction: Direction) -> Vec<Importance> {
     let axes = SearchSpace::parse(space).map(|space| space::axes(&space)).unwrap_or_default();
-    let results: Vec<_> = trials.iter().map(|(value, result)| (flat(value), *result)).collect();
+    let results: Vec<_> =
+        trials.iter().map(|(value, result)| (flatten_parameters(value), *result)).collect();
     importance(&results, &axes, direction)
 }
 
 /// Returns a number from 0 to 1 without a pattern: multiples of the square root of `of`, modulo 1.
-fn part(at: u32, of: f64) -> f64 {
+fn pseudo_random_share(at: u32, of: f64) -> f64 {
     (f64::from(at + 1) * of.sqrt()).fract()
 }
 
@@ -66,8 +67,8 @@ fn the_only_parameter_with_an_effect_has_the_whole_importance() {
     });
     let trials: Vec<(Value, f64)> = (0..10_000)
         .map(|at| {
-            let (x, y) = (part(at, 2.0), part(at, 3.0));
-            let z = if part(at, 5.0) < 0.5 { "a" } else { "b" };
+            let (x, y) = (pseudo_random_share(at, 2.0), pseudo_random_share(at, 3.0));
+            let z = if pseudo_random_share(at, 5.0) < 0.5 { "a" } else { "b" };
             (json!({"x": x, "y": y, "z": z, "same": 1}), (x - 0.3).powi(2))
         })
         .collect();
@@ -81,7 +82,11 @@ fn the_only_parameter_with_an_effect_has_the_whole_importance() {
 fn few_or_equal_results_give_no_importance() {
     let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
     let trials = |count: u32, result: fn(f64) -> f64| -> Vec<(Value, f64)> {
-        (0..count).map(|at| (json!({"x": part(at, 2.0)}), result(part(at, 2.0)))).collect()
+        (0..count)
+            .map(|at| {
+                (json!({"x": pseudo_random_share(at, 2.0)}), result(pseudo_random_share(at, 2.0)))
+            })
+            .collect()
     };
     assert_eq!(shares(&space, &trials(7, |x| x), Direction::Minimize), []);
     assert_eq!(shares(&space, &trials(50, |_| 1.0), Direction::Minimize), []);

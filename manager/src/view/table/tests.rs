@@ -46,11 +46,11 @@ fn trial(
     Arc::new(TrialSummary::new(glance, (None, &Goals::default()), 0, 0))
 }
 
-fn wanted(by: Column, descending: bool) -> TableQuery {
+fn table_query(by: Column, descending: bool) -> TableQuery {
     TableQuery { states: Vec::new(), cause: None, text: None, filter: None, by, descending }
 }
 
-fn shown(page: &Page<'_>) -> Vec<u64> {
+fn sequences(page: &Page<'_>) -> Vec<u64> {
     page.rows.iter().map(|trial| trial.sequence).collect()
 }
 
@@ -59,7 +59,7 @@ fn a_column_or_cause_that_no_trial_has_is_refused() {
     let trials =
         [trial(0, JobState::Failed, None, json!({"lr": 1, "net": {"_name": "cnn", "size": 3}}))];
     let asked = |by: Column, cause: Option<&str>, trials: &[Arc<TrialSummary>]| {
-        let wanted = TableQuery { cause: cause.map(str::to_owned), ..wanted(by, false) };
+        let wanted = TableQuery { cause: cause.map(str::to_owned), ..table_query(by, false) };
         page(trials, &wanted, None, 9, 0).map(|page| page.total).map_err(|error| error.to_string())
     };
     let parameter = |name: &str| Column::Parameter(name.to_owned());
@@ -90,8 +90,8 @@ fn a_cause_is_filtered_by_its_exact_name() {
     let trials = [failed, trial(1, JobState::Failed, None, json!({}))];
     for (cause, expected) in [("oom-cuda", &[0][..]), ("exit", &[]), ("unknown", &[1])] {
         let wanted =
-            TableQuery { cause: Some(cause.to_owned()), ..wanted(Column::Sequence, false) };
-        assert_eq!(shown(&page(&trials, &wanted, None, 9, 0).unwrap()), expected, "{cause}");
+            TableQuery { cause: Some(cause.to_owned()), ..table_query(Column::Sequence, false) };
+        assert_eq!(sequences(&page(&trials, &wanted, None, 9, 0).unwrap()), expected, "{cause}");
     }
 }
 
@@ -108,24 +108,24 @@ fn trials_without_a_value_are_sorted_last() {
     let parameter = |name: &str| Column::Parameter(name.to_owned());
     #[rustfmt::skip]
     let table = [
-        ("by position",         wanted(Column::Sequence, false), vec![0, 1, 2, 3, 4]),
-        ("the newest first",    wanted(Column::Sequence, true),  vec![4, 3, 2, 1, 0]),
-        ("the best first",      wanted(Column::Final, true),     vec![4, 2, 0, 3, 1]),
-        ("the worst first",     wanted(Column::Final, false),    vec![0, 2, 4, 1, 3]),
-        ("by a parameter",      wanted(parameter("lr"), false),  vec![1, 2, 3, 4, 0]),
-        ("by a word",           wanted(parameter("act"), false), vec![2, 0, 1, 3, 4]),
-        ("one state",           TableQuery { states: vec![Failed], ..wanted(Column::Sequence, false) }, vec![1]),
-        ("a text",              TableQuery { text: Some("RELU".to_owned()), ..wanted(Column::Sequence, false) }, vec![0]),
+        ("by position",         table_query(Column::Sequence, false), vec![0, 1, 2, 3, 4]),
+        ("the newest first",    table_query(Column::Sequence, true),  vec![4, 3, 2, 1, 0]),
+        ("the best first",      table_query(Column::Final, true),     vec![4, 2, 0, 3, 1]),
+        ("the worst first",     table_query(Column::Final, false),    vec![0, 2, 4, 1, 3]),
+        ("by a parameter",      table_query(parameter("lr"), false),  vec![1, 2, 3, 4, 0]),
+        ("by a word",           table_query(parameter("act"), false), vec![2, 0, 1, 3, 4]),
+        ("one state",           TableQuery { states: vec![Failed], ..table_query(Column::Sequence, false) }, vec![1]),
+        ("a text",              TableQuery { text: Some("RELU".to_owned()), ..table_query(Column::Sequence, false) }, vec![0]),
     ];
     for (case, wanted, expected) in table {
         let all = page(&trials, &wanted, None, 10, 20).unwrap();
-        assert_eq!(shown(&all), expected, "{case}");
+        assert_eq!(sequences(&all), expected, "{case}");
         assert_eq!((all.total, all.next), (expected.len(), None), "{case}");
         // The same rows, one row per page.
         let (mut cursor, mut found) = (None, Vec::new());
         loop {
             let one = page(&trials, &wanted, cursor.as_deref(), 1, 20).unwrap();
-            found.extend(shown(&one));
+            found.extend(sequences(&one));
             cursor = one.next;
             if cursor.is_none() {
                 break;
@@ -145,14 +145,14 @@ fn trials_are_sorted_and_filtered_by_any_metric() {
     ];
     let filtered = |text: &str| {
         let filter = Some(Filter::parse(text).unwrap());
-        let wanted = TableQuery { filter, ..wanted(Column::Sequence, false) };
+        let wanted = TableQuery { filter, ..table_query(Column::Sequence, false) };
         page(&trials, &wanted, None, 9, 0)
-            .map(|page| shown(&page))
+            .map(|page| sequences(&page))
             .map_err(|error| error.to_string())
     };
     for (word, expected) in [("metrics.loss", [1, 0, 2]), ("loss", [1, 0, 2]), ("lr", [0, 1, 2])] {
-        let sorted = page(&trials, &wanted(Column::of_word(word), false), None, 9, 0).unwrap();
-        assert_eq!(shown(&sorted), expected, "{word}");
+        let sorted = page(&trials, &table_query(Column::of_word(word), false), None, 9, 0).unwrap();
+        assert_eq!(sequences(&sorted), expected, "{word}");
     }
     assert_eq!(filtered("metrics.loss < 0.3"), Ok(vec![1]));
     assert_eq!(filtered("loss > 0.3"), Ok(vec![0]));
@@ -164,13 +164,13 @@ fn trials_are_sorted_and_filtered_by_any_metric() {
 fn a_new_or_removed_row_hides_no_other() {
     let mut trials: Vec<_> =
         (0..6).map(|at| trial(at, JobState::Running, None, json!({}))).collect();
-    let newest = wanted(Column::Sequence, true);
+    let newest = table_query(Column::Sequence, true);
     let first = page(&trials, &newest, None, 2, 0).unwrap();
-    assert_eq!(shown(&first), [5, 4]);
+    assert_eq!(sequences(&first), [5, 4]);
     let cursor = first.next.unwrap();
     trials.push(trial(6, JobState::Running, None, json!({})));
     trials.remove(4);
-    assert_eq!(shown(&page(&trials, &newest, Some(&cursor), 2, 0).unwrap()), [3, 2]);
+    assert_eq!(sequences(&page(&trials, &newest, Some(&cursor), 2, 0).unwrap()), [3, 2]);
 }
 
 #[test]
@@ -182,11 +182,11 @@ fn running_trials_neither_repeat_nor_disappear_between_pages() {
     };
     for (descending, expected) in [(true, [0, 1, 2]), (false, [2, 1, 0])] {
         let mut trials = [started(0, 0), started(1, 10), started(2, 20)];
-        let wanted = wanted(Column::Duration, descending);
+        let wanted = table_query(Column::Duration, descending);
         let (mut cursor, mut found, mut now_ms) = (None, Vec::new(), 30);
         loop {
             let one = page(&trials, &wanted, cursor.as_deref(), 1, now_ms).unwrap();
-            found.extend(shown(&one));
+            found.extend(sequences(&one));
             cursor = one.next;
             if cursor.is_none() {
                 break;
@@ -202,6 +202,6 @@ proptest! {
     #[test]
     fn random_cursors_never_panic(text in ".*|[A-Za-z0-9_-]{0,40}") {
         let trials = [trial(0, JobState::Running, None, json!({}))];
-        drop(page(&trials, &wanted(Column::Sequence, false), Some(&text), 1, 0));
+        drop(page(&trials, &table_query(Column::Sequence, false), Some(&text), 1, 0));
     }
 }

@@ -116,7 +116,7 @@ async fn simultaneous_starts_share_one_commit() {
 async fn reports_of_an_old_keeper_count_for_their_own_attempt() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
-    let keeper = crate::util::ids::of_old_keeper(&trial.attempt);
+    let keeper = crate::util::ids::legacy_attempt(&trial.attempt);
     bed.report(&trial, "before-legacy", 0, vec![result_body(9.0)]).await.unwrap();
     bed.report(&trial, keeper.as_str(), 0, vec![result_body(5.0)]).await.unwrap();
     bed.send(&trial, 1, vec![ended_body(Cause::Succeeded)]).await;

@@ -7,7 +7,7 @@ use crate::util::ids;
 
 /// Returns the attempt of a pod.
 fn pod_attempt(trial: &TrialRow, id: &str) -> String {
-    format!("{}_p{id}", ids::submitted(&trial.attempt))
+    format!("{}_p{id}", ids::submitted_attempt(&trial.attempt))
 }
 
 impl TestBed {
@@ -28,7 +28,7 @@ impl TestBed {
     }
 
     fn evict(&self, trial: &TrialRow) {
-        let (trial, attempt) = (trial.id.clone(), ids::submitted(&trial.attempt));
+        let (trial, attempt) = (trial.id.clone(), ids::submitted_attempt(&trial.attempt));
         let why = "its queue evicted it".to_owned();
         self.jobs.send(JobNews::Requeued(JobWait { trial, attempt, why })).unwrap();
     }
@@ -157,7 +157,7 @@ impl TestBed {
         seq: u64,
         bodies: Vec<ReportBody>,
     ) {
-        let attempt = format!("{}{run}-ps-0", ids::submitted(&trial.attempt));
+        let attempt = format!("{}{run}-ps-0", ids::submitted_attempt(&trial.attempt));
         self.report(trial, &attempt, seq, bodies).await.unwrap();
     }
 }
@@ -173,7 +173,8 @@ async fn a_trial_of_several_pods_ends_when_all_of_its_commands_have_ended() {
     assert_eq!(bed.wait_for_trial(JobState::Running).await.id, trial.id);
     assert_eq!(*bed.service.handed_over.lock().unwrap(), []);
     // The server is asked to end, as its controller would do.
-    let server = AttemptId::new(format!("{}_pa-ps-0", ids::submitted(&trial.attempt))).unwrap();
+    let server =
+        AttemptId::new(format!("{}_pa-ps-0", ids::submitted_attempt(&trial.attempt))).unwrap();
     let directives = bed.handle.directives(&trial.id, &server);
     let bodies: Vec<_> = directives.into_iter().map(|directive| directive.body).collect();
     assert_eq!(bodies, [DirectiveBody::Stop { reason: StopReason::Other, grace_ms: None }]);

@@ -55,7 +55,7 @@ impl Harness {
             spec: spec.clone(),
             program: program(spec, &place, &state_dir, Vec::new()),
             agent,
-            experiment: ids::experiment(),
+            experiment: ids::new_experiment_id(),
             folder,
             process: None,
             gone: Vec::new(),

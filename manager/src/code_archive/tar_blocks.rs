@@ -10,7 +10,7 @@ const MAX_NAME_BYTES: usize = 100;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TapeKind<'a> {
+pub(super) enum TarEntryKind<'a> {
     /// A file with its size in bytes. The content follows.
     File(u64),
     /// A directory.
@@ -21,26 +21,26 @@ pub(super) enum TapeKind<'a> {
 
 /// Returns the blocks before an entry's content. `name` is relative, without `.` and `..`. `mtime` is in seconds
 /// since the epoch.
-pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Vec<u8> {
+pub(super) fn header_blocks(name: &[u8], kind: TarEntryKind<'_>, mode: u32, mtime: u64) -> Vec<u8> {
     let (flag, size, link): (u8, u64, &[u8]) = match kind {
-        TapeKind::File(size) => (b'0', size, b""),
-        TapeKind::Directory => (b'5', 0, b""),
-        TapeKind::Link(target) => (b'2', 0, target),
+        TarEntryKind::File(size) => (b'0', size, b""),
+        TarEntryKind::Directory => (b'5', 0, b""),
+        TarEntryKind::Link(target) => (b'2', 0, target),
     };
     let mut records = Vec::new();
     for (key, value) in [("path", name), ("linkpath", link)] {
         if value.len() > MAX_NAME_BYTES {
-            records.extend(record(key, value));
+            records.extend(pax_record(key, value));
         }
     }
     let mut blocks = Vec::new();
     if !records.is_empty() {
         let size = u64::try_from(records.len()).expect("a name is short");
-        blocks.extend(block(b"pax", b'x', 0o644, size, mtime, b""));
+        blocks.extend(header_block(b"pax", b'x', 0o644, size, mtime, b""));
         blocks.extend_from_slice(&records);
         blocks.resize(blocks.len() + padding(size), 0);
     }
-    blocks.extend(block(name, flag, mode, size, mtime, link));
+    blocks.extend(header_block(name, flag, mode, size, mtime, link));
     blocks
 }
 
@@ -51,12 +51,12 @@ pub(super) fn padding(size: u64) -> usize {
 }
 
 /// Returns the end of an archive.
-pub(super) fn end() -> Vec<u8> {
+pub(super) fn end_blocks() -> Vec<u8> {
     vec![0; 2 * BLOCK_BYTES]
 }
 
 /// Returns the pax record `LENGTH key=value\n`. The length includes its own digits.
-fn record(key: &str, value: &[u8]) -> Vec<u8> {
+fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
     while length != rest + length.to_string().len() {
@@ -65,7 +65,7 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-fn block(
+fn header_block(
     name: &[u8],
     flag: u8,
     mode: u32,
@@ -98,9 +98,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_begins_with_its_own_length() {
+    fn a_pax_record_begins_with_its_own_length() {
         for length in [1, 87, 88, 89, 90, 986, 987, 988, 989, 990] {
-            let record = record("path", &vec![b'n'; length]);
+            let record = pax_record("path", &vec![b'n'; length]);
             let digits = record.iter().position(|byte| *byte == b' ').unwrap();
             let stated: usize = std::str::from_utf8(&record[..digits]).unwrap().parse().unwrap();
             assert_eq!(stated, record.len(), "a name of {length} bytes");
@@ -109,9 +109,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_are_whole_blocks_with_a_correct_checksum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
+        fn headers_are_whole_blocks_with_a_correct_checksum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
             let size = u64::from(size);
-            let head = head(name.as_bytes(), TapeKind::File(size), mode, 7);
+            let head = header_blocks(name.as_bytes(), TarEntryKind::File(size), mode, 7);
             prop_assert_eq!(head.len() % BLOCK_BYTES, 0);
             prop_assert_eq!((size + u64::try_from(padding(size)).unwrap()) % 512, 0);
             let last = &head[head.len() - BLOCK_BYTES..];

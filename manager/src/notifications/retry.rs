@@ -13,9 +13,9 @@ pub(super) enum DeliveryOutcome {
     /// The receiver has accepted the notification.
     Delivered,
     /// The delivery failed for this reason. Another try may succeed.
-    NotNow(String),
+    Retryable(String),
     /// The delivery failed for this reason, and another try would fail as well.
-    Never(String),
+    Permanent(String),
 }
 
 /// The next step.
@@ -26,20 +26,20 @@ pub(super) enum NextDelivery {
     /// The notification is abandoned for this reason.
     GivenUp(String),
     /// Another try after this pause, and the reason for it.
-    Again(Duration, String),
+    RetryAfter(Duration, String),
 }
 
 /// Returns the next step after the outcome of try number `tries`, from 1.
-pub(super) fn next(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
+pub(super) fn next_delivery(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
     match outcome {
         DeliveryOutcome::Delivered => NextDelivery::Done,
-        DeliveryOutcome::Never(why) => NextDelivery::GivenUp(why),
-        DeliveryOutcome::NotNow(why) if tries >= MAX_TRIES => {
+        DeliveryOutcome::Permanent(why) => NextDelivery::GivenUp(why),
+        DeliveryOutcome::Retryable(why) if tries >= MAX_TRIES => {
             NextDelivery::GivenUp(format!("{why}; given up after {tries} tries"))
         }
-        DeliveryOutcome::NotNow(why) => {
+        DeliveryOutcome::Retryable(why) => {
             let seconds = 1 << tries.saturating_sub(1).min(16);
-            NextDelivery::Again(Duration::from_secs(seconds).min(MAX_RETRY_PAUSE), why)
+            NextDelivery::RetryAfter(Duration::from_secs(seconds).min(MAX_RETRY_PAUSE), why)
         }
     }
 }
@@ -52,8 +52,8 @@ mod tests {
     fn the_pauses_and_the_number_of_tries_are_limited() {
         let mut pauses = Vec::new();
         for tries in 1.. {
-            match next(DeliveryOutcome::NotNow("no".to_owned()), tries) {
-                NextDelivery::Again(pause, _) => pauses.push(pause.as_secs()),
+            match next_delivery(DeliveryOutcome::Retryable("no".to_owned()), tries) {
+                NextDelivery::RetryAfter(pause, _) => pauses.push(pause.as_secs()),
                 NextDelivery::GivenUp(why) => {
                     assert_eq!(why, "no; given up after 24 tries");
                     break;
@@ -63,8 +63,8 @@ mod tests {
         }
         assert_eq!(pauses[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert!((3600..2 * 3600).contains(&pauses.iter().sum::<u64>()), "{pauses:?}");
-        assert_eq!(next(DeliveryOutcome::Delivered, 24), NextDelivery::Done);
-        let never = DeliveryOutcome::Never("gone".to_owned());
-        assert_eq!(next(never, 1), NextDelivery::GivenUp("gone".to_owned()));
+        assert_eq!(next_delivery(DeliveryOutcome::Delivered, 24), NextDelivery::Done);
+        let never = DeliveryOutcome::Permanent("gone".to_owned());
+        assert_eq!(next_delivery(never, 1), NextDelivery::GivenUp("gone".to_owned()));
     }
 }
