@@ -58,7 +58,7 @@ pub struct ApiState {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The authorisation of users.
-    pub gate: auth::Authenticator,
+    pub authenticator: auth::Authenticator,
     /// Cancelled when the manager stops. Requests that only wait are then answered.
     pub closing: CancellationToken,
     /// Cancelled when the manager no longer serves clients; after `closing`, or together with it.
@@ -68,13 +68,13 @@ pub struct ApiState {
     /// The code and the rendezvous for pods that share no disk with the manager.
     pub pods: Pods,
     /// The view of the trials.
-    pub board: TrialCache,
+    pub trial_cache: TrialCache,
     /// The handle of the experiment's task.
     pub handle: ExperimentHandle,
     /// The training service, once it runs. It provides the output of a trial whose agent is silent.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// The manager's port and folder.
-    pub place: ServerInfo,
+    pub server_info: ServerInfo,
 }
 
 /// The port and the folder of a manager.
@@ -107,7 +107,7 @@ struct Shared {
 pub fn router(state: ApiState) -> Router {
     let shared = Shared {
         memory: body::BodyMemory::new(),
-        quota: quota::Quota::new(state.pods.of_trial()),
+        quota: quota::Quota::new(state.pods.max_pods()),
         state,
         changes: user::ChangeLog::default(),
         tickets: ticket::Tickets::default(),
@@ -125,14 +125,14 @@ pub fn router(state: ApiState) -> Router {
         .merge(portal::routes())
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(axum::middleware::from_fn(portal::base::prefixed))
+        .layer(axum::middleware::from_fn(portal::base::with_prefix))
         .layer(axum::middleware::from_fn_with_state(
             log_in::LogIn::from_ref(&shared),
             log_in::throttle,
         ))
         .layer(axum::middleware::from_fn_with_state(
             response_memory::ResponseMemory::new(),
-            response_memory::bound,
+            response_memory::limit_response_memory,
         ))
         .layer(compress::layer())
         .layer(axum::middleware::map_response(nosniff))

@@ -206,8 +206,8 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
 /// The state of an interrupted experiment. NNI has no name for it.
 pub const INTERRUPTED: &str = "INTERRUPTED";
 
-/// Returns whether an experiment is interrupted: it has not ended, and no manager runs it. `open` is `true` if a process
-/// has its database open for writing, and `None` if this is unknown.
+/// Returns whether an experiment is interrupted: it has not ended, and no manager runs it. `open` is `true` if a
+/// process has its database open for writing, and `None` if this is unknown.
 pub fn is_interrupted(ended_at_ms: Option<i64>, open: Option<bool>) -> bool {
     ended_at_ms.is_none() && open == Some(false)
 }

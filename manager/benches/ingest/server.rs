@@ -65,13 +65,13 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let listen = tokio::spawn(async move { while events.recv().await.is_some() {} });
     let user = UserToken::load_or_create(&folder.join("user.token")).unwrap();
     let sessions = Sessions::load(store.sessions().clone(), clock.clone()).await.unwrap();
-    let gate =
+    let authenticator =
         Authenticator::new(&experiment, user, secret.as_ref().clone(), sessions, Reach::Machine);
     let pods = Pods::new(CodeArchive::new(PathBuf::new(), PathBuf::new()), 1);
     let closing = CancellationToken::new();
-    let board = TrialCache::new(store.queries().clone(), None);
+    let trial_cache = TrialCache::new(store.queries().clone(), None);
     let kept = store.clone();
-    let (place, service) = (
+    let (server_info, service) = (
         ServerInfo { port: None, folder: folder.to_owned(), has_trial_files: false },
         Arc::default(),
     );
@@ -79,16 +79,16 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         intake,
         store: kept,
         secret,
-        gate,
+        authenticator,
         closed: closing.clone(),
         closing,
         streams: TaskTracker::new(),
         pods,
-        board,
+        trial_cache,
         handle,
         clock,
         service,
-        place,
+        server_info,
     };
     let router = api::router(state);
     api::serve(listener, router, async {

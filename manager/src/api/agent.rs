@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use trial_protocol::{AttemptId, BearerToken, ReportAck, TrialJobId};
 
-use super::access::auth::bearer;
+use super::access::auth::bearer_token;
 use super::{ApiState, Error, Shared};
 use crate::ingest;
 use crate::store;
@@ -42,7 +42,7 @@ pub(super) async fn reports(
     let mut ack = state.intake.accept(arrival).await?;
     if let Some(token) = state.secret.renewal(&holder, state.secret.now_ms()) {
         // Stored reports are acknowledged in any case. The token can be renewed with the next ack.
-        let is_renewable = may_report(&state, &holder).await.unwrap_or(false);
+        let is_renewable = can_report(&state, &holder).await.unwrap_or(false);
         ack.token = is_renewable.then_some(BearerToken(token));
     }
     Ok(Json(ack))
@@ -70,14 +70,14 @@ async fn wait_for_directive(
 /// Until then the holder can have it renewed, so a refusal would protect nothing. It would lose the reports that an
 /// agent kept while its manager was away, or had a wrong clock.
 pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
-    match state.secret.identify(bearer_token(headers)?, state.secret.now_ms()) {
-        Err(TokenRefusal::Expired(holder)) if may_report(state, &holder).await? => Ok(holder),
+    match state.secret.identify(require_bearer_token(headers)?, state.secret.now_ms()) {
+        Err(TokenRefusal::Expired(holder)) if can_report(state, &holder).await? => Ok(holder),
         identified => Ok(identified?),
     }
 }
 
 /// Returns whether the holder's trial runs, or ended less than [`TOKEN_GRACE_MS`] ago.
-async fn may_report(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
+async fn can_report(state: &ApiState, holder: &Holder) -> Result<bool, store::Error> {
     if holder.experiment != *state.intake.experiment() {
         return Ok(false);
     }
@@ -97,7 +97,7 @@ async fn may_report(state: &ApiState, holder: &Holder) -> Result<bool, store::Er
 }
 
 /// Returns the token of the request.
-pub(super) fn bearer_token(headers: &HeaderMap) -> Result<&str, Error> {
-    bearer(headers)
+pub(super) fn require_bearer_token(headers: &HeaderMap) -> Result<&str, Error> {
+    bearer_token(headers)
         .ok_or_else(|| Error::Unauthorized("send the trial's token as a bearer token".to_owned()))
 }

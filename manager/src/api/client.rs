@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The manager requires the user's token, and the client sent none.
     #[error("the manager requires the user's token")]
-    TokenWanted,
+    TokenRequired,
     /// The manager refused the request.
     #[error("{detail}")]
     Refused {
@@ -54,7 +54,7 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub enum Client {
     /// A running manager.
-    Far {
+    Remote {
         /// The manager's base URL.
         url: String,
         /// The user's token, if known.
@@ -66,7 +66,7 @@ pub enum Client {
         socket: Option<PathBuf>,
     },
     /// The routes over a store, in this process.
-    Near(Router),
+    InProcess(Router),
 }
 
 /// A response that is read line by line while it arrives.
@@ -128,7 +128,7 @@ impl Client {
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
         let mut request = Request::builder().method(method).uri(path);
         request = request.header(header::HOST, self.host());
-        let token = if let Self::Far { token, .. } = self { token.as_ref() } else { None };
+        let token = if let Self::Remote { token, .. } = self { token.as_ref() } else { None };
         if let Some(token) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -142,7 +142,7 @@ impl Client {
             return Ok(response);
         }
         if status == StatusCode::UNAUTHORIZED && token.is_none() {
-            return Err(Error::TokenWanted);
+            return Err(Error::TokenRequired);
         }
         let bytes = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
         let problem: Value = serde_json::from_slice(&bytes.unwrap_or_default()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Client {
             }
         }
         forwarded = forwarded.header(header::HOST, self.host()).header(PREFIX_HEADER, prefix);
-        if let Self::Far { token: Some(token), .. } = self {
+        if let Self::Remote { token: Some(token), .. } = self {
             forwarded = forwarded.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = forwarded.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
@@ -178,15 +178,15 @@ impl Client {
 
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
         match self {
-            Self::Near(router) => match router.clone().oneshot(request).await {
+            Self::InProcess(router) => match router.clone().oneshot(request).await {
                 Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
-            Self::Far { socket: Some(socket), .. } => {
+            Self::Remote { socket: Some(socket), .. } => {
                 let stream = local_socket::connect(socket).await;
                 self.send_over(stream.map_err(|error| self.unreachable(&error))?, request).await
             }
-            Self::Far { url, ca_pem, .. } => {
+            Self::Remote { url, ca_pem, .. } => {
                 let host = self.host();
                 let stream = TcpStream::connect(&host).await;
                 let stream = stream.map_err(|error| self.unreachable(&error))?;
@@ -220,8 +220,8 @@ impl Client {
     /// Returns the host and the port, in the form of a URL.
     fn host(&self) -> String {
         match self {
-            Self::Near(_) | Self::Far { socket: Some(_), .. } => "localhost".to_owned(),
-            Self::Far { url, .. } => {
+            Self::InProcess(_) | Self::Remote { socket: Some(_), .. } => "localhost".to_owned(),
+            Self::Remote { url, .. } => {
                 let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
                 let host = host.trim_end_matches('/');
                 let port = if is_encrypted(url) { 443 } else { 80 };
@@ -234,8 +234,8 @@ impl Client {
 
     fn unreachable(&self, problem: &dyn std::fmt::Display) -> Error {
         let url = match self {
-            Self::Far { url, .. } => url.clone(),
-            Self::Near(_) => "this machine".to_owned(),
+            Self::Remote { url, .. } => url.clone(),
+            Self::InProcess(_) => "this machine".to_owned(),
         };
         let problem = problem.to_string();
         let advice = connection_advice(&problem);
@@ -262,7 +262,7 @@ fn is_encrypted(url: &str) -> bool {
 
 /// Returns a client that calls the routes over a store, in this process.
 pub fn in_process(state: super::ApiState) -> Client {
-    Client::Near(super::router(state))
+    Client::InProcess(super::router(state))
 }
 
 #[cfg(test)]
@@ -282,7 +282,7 @@ mod tests {
         for (scheme, response, remedy) in table {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("{scheme}://{}", listener.local_addr().unwrap());
-            let far = Client::Far { url, token: None, ca_pem: None, socket: None };
+            let far = Client::Remote { url, token: None, ca_pem: None, socket: None };
             let answering = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut received = [0; 4096];
@@ -304,7 +304,8 @@ mod tests {
     async fn a_token_is_never_sent_unencrypted_to_an_https_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("HTTPS://127.0.0.1:{}", listener.local_addr().unwrap().port());
-        let far = Client::Far { url, token: Some("secret".to_owned()), ca_pem: None, socket: None };
+        let far =
+            Client::Remote { url, token: Some("secret".to_owned()), ca_pem: None, socket: None };
         let listening = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut received = vec![0; 4096];

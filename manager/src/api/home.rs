@@ -51,15 +51,18 @@ pub struct OpenExperiment {
     /// The experiment's store.
     pub store: Store,
     /// The view of the experiment's trials.
-    pub board: TrialCache,
+    pub trial_cache: TrialCache,
 }
 
 /// The source of experiments and of clients for their managers.
 #[async_trait::async_trait]
 pub trait ExperimentSource: Send + Sync {
-    /// Opens an experiment for reading, for users whom `gate` admits. On failure, returns the reason.
-    async fn open(&self, id: &ExperimentId, gate: &Authenticator)
-    -> Result<OpenExperiment, String>;
+    /// Opens an experiment for reading, for users whom `authenticator` admits. On failure, returns the reason.
+    async fn open(
+        &self,
+        id: &ExperimentId,
+        authenticator: &Authenticator,
+    ) -> Result<OpenExperiment, String>;
     /// Returns a client of the manager that runs the experiment, if there is one.
     async fn manager(&self, id: &ExperimentId) -> Option<Client>;
 }
@@ -92,19 +95,20 @@ impl FromRef<Home> for LogIn {
 
 impl FromRef<Home> for Authenticator {
     fn from_ref(home: &Home) -> Self {
-        home.0.log_in.gate.clone()
+        home.0.log_in.authenticator.clone()
     }
 }
 
 impl Home {
-    /// Creates the home of `data_dir`, for users whom `gate` admits.
+    /// Creates the home of `data_dir`, for users whom `authenticator` admits.
     pub fn new(
         data_dir: PathBuf,
-        gate: Authenticator,
+        authenticator: Authenticator,
         source: Box<dyn ExperimentSource>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let log_in = LogIn { gate, tickets: Tickets::default(), throttle: Throttle::default() };
+        let log_in =
+            LogIn { authenticator, tickets: Tickets::default(), throttle: Throttle::default() };
         let catalog = Catalog::new(&data_dir, &HomeDir::new(&data_dir));
         let open = Mutex::default();
         Self(Arc::new(Inner { data_dir, log_in, source, catalog, open, clock }))
@@ -127,7 +131,7 @@ impl Home {
             kept.used = Instant::now();
             return Ok(Arc::clone(&kept.experiment));
         }
-        let opened = self.0.source.open(id, &self.0.log_in.gate).await;
+        let opened = self.0.source.open(id, &self.0.log_in.authenticator).await;
         let experiment = Arc::new(opened.map_err(Error::Unreadable)?);
         if open.len() >= MAX_OPEN_EXPERIMENTS {
             let oldest = open.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| id.clone());
@@ -140,7 +144,7 @@ impl Home {
     }
 
     /// Returns an experiment that is already open.
-    async fn if_open(&self, id: &ExperimentId) -> Option<Arc<OpenExperiment>> {
+    async fn find_open(&self, id: &ExperimentId) -> Option<Arc<OpenExperiment>> {
         self.0.open.lock().await.get(id).map(|kept| Arc::clone(&kept.experiment))
     }
 }
@@ -168,11 +172,11 @@ pub fn router(home: Home) -> Router {
         .route("/healthz", get(health))
         .merge(portal::asset_routes())
         .layer(compress::layer())
-        .fallback(below)
+        .fallback(serve_experiment)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(LogIn::from_ref(&home), log_in::throttle))
         .layer(map_response(super::nosniff))
-        .layer(from_fn(base::at_home))
+        .layer(from_fn(base::with_home_prefix))
         .with_state(home)
 }
 
@@ -182,18 +186,18 @@ async fn health() -> Json<Value> {
 }
 
 /// Responds to requests for an experiment's own pages and API.
-async fn below(State(home): State<Home>, request: Request) -> Response {
+async fn serve_experiment(State(home): State<Home>, request: Request) -> Response {
     let Some(rest) = request.uri().path().strip_prefix("/e/").map(str::to_owned) else {
         return portal::not_found(request).await;
     };
     let Some((id, path)) = rest.split_once('/') else {
         return Redirect::to(&base::url(&format!("/e/{rest}/"))).into_response();
     };
-    match answer(&home, id, &format!("/{path}"), request).await {
+    match respond(&home, id, &format!("/{path}"), request).await {
         Ok(response) => response,
         Err((error, true)) => error.into_response(),
         Err((Error::Unauthorized(_), false)) => {
-            let next = percent::encoded(&format!("/e/{id}/{path}"));
+            let next = percent::encode(&format!("/e/{id}/{path}"));
             Redirect::to(&base::url(&format!("/login?next={next}"))).into_response()
         }
         Err((error, false)) => portal::refusal(&error),
@@ -201,7 +205,7 @@ async fn below(State(home): State<Home>, request: Request) -> Response {
 }
 
 /// Responds for the experiment `id`. The flag of an error is `true` if the response is for a program.
-async fn answer(
+async fn respond(
     home: &Home,
     id: &str,
     path: &str,
@@ -209,13 +213,13 @@ async fn answer(
 ) -> Result<Response, (Error, bool)> {
     let is_api = path.starts_with("/api/");
     let refused = |error: Error| (error, is_api);
-    let gate = &home.0.log_in.gate;
+    let authenticator = &home.0.log_in.authenticator;
     let (method, headers): (&Method, &HeaderMap) = (request.method(), request.headers());
     if path == "/login" {
         // One log-in is valid for the whole home.
         return Err(refused(Error::Unauthorized("log in to the home".to_owned())));
     }
-    gate.admit(method, headers).map_err(refused)?;
+    authenticator.admit(method, headers).map_err(refused)?;
     let id = ExperimentId::new(id);
     let id = id.map_err(|error| refused(Error::UnknownExperiment(error.to_string())))?;
     let below = format!("/e/{id}");

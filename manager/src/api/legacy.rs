@@ -31,10 +31,10 @@ use crate::ingest::{Intake, LegacyNumbering};
 
 /// The size from which a post is large, in bytes. A metric that consists of brackets takes sixteen times its text in
 /// memory.
-const LARGE_BYTES: usize = 256 << 10;
+const LARGE_POST_BYTES: usize = 256 << 10;
 
 /// The maximum number of large posts that are processed at once; more wait.
-const LARGE_AT_ONCE: usize = 2;
+const MAX_CONCURRENT_LARGE_POSTS: usize = 2;
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ pub fn router(intake: &Intake) -> Router {
         experiment: intake.experiment().clone(),
         reports: LegacyNumbering::new(intake.clone()),
         memory: BodyMemory::new(),
-        large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
+        large: Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE_POSTS)),
     };
     Router::new()
         .route("/api/v1/nni-pai/version/{experiment}/{trial}", post(version))
@@ -131,7 +131,7 @@ async fn stdout(
     let (Stdout { tag, stream, msg }, _held) = shared.read(request).await?;
     let stream = if stream == "Stderr" { Stream::Stderr } else { Stream::Stdout };
     let content = if tag == "trial" {
-        line::read(&trial, stream, &msg.0)
+        line::read_line(&trial, stream, &msg.0)
     } else {
         line::LineContent::log(stream, msg.0)
     };
@@ -153,7 +153,7 @@ async fn update_metrics(
 ) -> Result<EmptyResponse, Error> {
     let trial = shared.trial(&ids)?;
     let (Metrics { metrics }, _held) = shared.read(request).await?;
-    let facts = metrics.iter().map(|text| line::metric(&trial, &text.0)).collect();
+    let facts = metrics.iter().map(|text| line::read_bare_metric(&trial, &text.0)).collect();
     shared.reports.accept(&trial, Lane::Facts, facts).await?;
     Ok(EMPTY_RESPONSE)
 }
@@ -171,7 +171,7 @@ impl LegacyState {
     /// caller holds until the content is stored.
     async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, PendingPost), Error> {
         let mut body = self.memory.read(request).await?;
-        let turn = if body.bytes.len() < LARGE_BYTES {
+        let turn = if body.bytes.len() < LARGE_POST_BYTES {
             None
         } else {
             let large = Arc::clone(&self.large);

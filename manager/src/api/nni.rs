@@ -21,11 +21,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use trial_protocol::{MetricKind, Stream, TrialJobId};
 
-use self::shapes::{MetricKindWord, latest_records, record, trial_job};
+use self::shapes::{MetricKindWord, latest_records, stored_record, trial_job};
 use super::access::auth::User;
 use super::server::response_memory::AddressMemory;
 use super::user::{
-    Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, output_attempt, whole_log,
+    Change, CheckedQuery, TrialPath, add_trial, large_json_body, output_attempt, requested_attempt,
+    whole_log,
 };
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
@@ -54,9 +55,9 @@ pub(super) fn routes() -> Router<Shared> {
         .route(&path("/trial-jobs"), get(jobs).post(add_job))
         .route(&path("/trial-jobs/{trial}"), get(job).delete(kill))
         .route(&path("/metric-data"), get(all_metrics))
-        .route(&path("/metric-data/{trial}"), get(one_metrics))
+        .route(&path("/metric-data/{trial}"), get(trial_metrics))
         .route(&path("/metric-data-range/{min}/{max}"), get(range_metrics))
-        .route(&path("/metric-data-latest"), get(latest))
+        .route(&path("/metric-data-latest"), get(latest_metrics))
         .route(&path("/export-data"), get(export))
         .route(&path("/trial-file/{trial}/{file}"), get(file))
         .route(&path("/tensorboard"), post(not_supported))
@@ -64,7 +65,7 @@ pub(super) fn routes() -> Router<Shared> {
             &path("/tensorboard/{task}"),
             get(not_supported).put(not_supported).delete(not_supported),
         )
-        .route(&path("/tensorboard-tasks"), get(nothing).delete(nothing))
+        .route(&path("/tensorboard-tasks"), get(empty_object).delete(empty_object))
         .merge(logs::routes())
         .layer(axum::middleware::map_response(to_nni_refusal))
 }
@@ -89,7 +90,7 @@ async fn to_nni_refusal(response: Response) -> Response {
 pub(super) struct StepCounts(Arc<Mutex<HashMap<String, (u64, u64)>>>);
 
 impl StepCounts {
-    async fn of(&self, shared: &Shared, trial: &TrialSummary) -> Result<u64, Error> {
+    async fn count_steps(&self, shared: &Shared, trial: &TrialSummary) -> Result<u64, Error> {
         let known = self.lock().get(&trial.id).copied();
         if let Some((_, steps)) = known.filter(|(revision, _)| *revision == trial.revision) {
             return Ok(steps);
@@ -106,12 +107,12 @@ impl StepCounts {
             }
             None => 0,
         };
-        self.keep(trial, steps);
+        self.remember(trial, steps);
         Ok(steps)
     }
 
     /// Keeps a count for later requests.
-    fn keep(&self, trial: &TrialSummary, steps: u64) {
+    fn remember(&self, trial: &TrialSummary, steps: u64) {
         self.lock().insert(trial.id.clone(), (trial.revision, steps));
     }
 
@@ -141,7 +142,7 @@ async fn version() -> Response {
     ([(header::CONTENT_TYPE, kind)], NNI_VERSION).into_response()
 }
 
-async fn nothing(_: User) -> Json<Value> {
+async fn empty_object(_: User) -> Json<Value> {
     Json(json!([]))
 }
 
@@ -156,7 +157,7 @@ async fn add_job(
         return Err(Error::BadRequest("expected an object of parameters".to_owned()).into());
     };
     let trial = add_trial(&shared, &headers, parameters).await?;
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let sequence = snapshot.find(trial.as_str()).map(|trial| trial.sequence);
     Ok(Json(json!({"sequenceId": sequence})))
 }
@@ -177,14 +178,14 @@ async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Nn
 async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let state = &shared.state;
     let row = state.store.experiment().await?.ok_or(Error::NotFound)?;
-    let snapshot = state.board.refresh().await?;
+    let snapshot = state.trial_cache.refresh().await?;
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let seconds = running.map_or(row.elapsed_ms / 1000, |elapsed| elapsed.as_secs());
     let mut profile = json!({
         "params": view::redact_secrets(&row.canonical),
         "id": row.id,
         "execDuration": seconds,
-        "logDir": state.place.folder.to_string_lossy(),
+        "logDir": state.server_info.folder.to_string_lossy(),
         "startTime": row.created_at_ms,
         "nextSequenceId": snapshot.trials.len(),
         // NNI counts how often it has stored its profile. The number of the newest change serves as well.
@@ -232,7 +233,7 @@ async fn update(
         }
         "SEARCH_SPACE" => {
             let command = Command::ChangeSpace(field("searchSpace")?);
-            return Ok(shared.changes.make(&shared, &headers, command).await?);
+            return Ok(shared.changes.apply(&shared, &headers, command).await?);
         }
         other => {
             return Err(bad(format!(
@@ -240,7 +241,7 @@ async fn update(
             )));
         }
     }
-    Ok(shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?)
+    Ok(shared.changes.apply(&shared, &headers, Command::ChangeLimits(limits)).await?)
 }
 
 async fn import(
@@ -250,7 +251,7 @@ async fn import(
     request: Request,
 ) -> Result<(), NniRefusal> {
     let list = large_json_body(request).await?;
-    Ok(shared.changes.make(&shared, &headers, Command::ImportResults(list)).await?)
+    Ok(shared.changes.apply(&shared, &headers, Command::ImportResults(list)).await?)
 }
 
 /// Returns the imported results. NNI returns a text for each import, TrialKeeper one text for all.
@@ -262,7 +263,7 @@ async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, 
 }
 
 async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Result<(), NniRefusal> {
-    Ok(shared.changes.make(&shared, &headers, Change::Stop).await?)
+    Ok(shared.changes.apply(&shared, &headers, Change::Stop).await?)
 }
 
 async fn info(shared: &Shared) -> Result<Value, Error> {
@@ -270,7 +271,7 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
     let end = row.ended_at_ms.map_or_else(|| json!("N/A"), |at| json!(at));
     Ok(json!({
         "id": row.id,
-        "port": shared.state.place.port,
+        "port": shared.state.server_info.port,
         "startTime": row.created_at_ms,
         "endTime": end,
         "status": row.state,
@@ -279,7 +280,7 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
         "tag": [],
         "pid": std::process::id(),
         "webuiUrl": [],
-        "logDir": shared.state.place.folder.parent().unwrap_or(Path::new("")).to_string_lossy(),
+        "logDir": shared.state.server_info.folder.parent().unwrap_or(Path::new("")).to_string_lossy(),
         "prefixUrl": Value::Null,
     }))
 }
@@ -293,10 +294,10 @@ async fn infos(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Nni
 }
 
 async fn statistics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let mut counts = std::collections::BTreeMap::<&str, u64>::new();
     for trial in &snapshot.trials {
-        *counts.entry(shapes::status(trial.state)).or_default() += 1;
+        *counts.entry(shapes::nni_status(trial.state)).or_default() += 1;
     }
     let counts = counts
         .into_iter()
@@ -314,19 +315,19 @@ async fn jobs(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<JobsQuery>,
 ) -> Result<Json<Value>, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let wanted = |trial: &TrialSummary| {
-        query.status.as_deref().is_none_or(|status| status == shapes::status(trial.state))
+        query.status.as_deref().is_none_or(|status| status == shapes::nni_status(trial.state))
     };
     let jobs = snapshot.trials.iter().filter(|trial| wanted(trial));
-    let logs = logs(&shared);
+    let logs = trial_files_folder(&shared);
     Ok(Json(jobs.map(|trial| trial_job(trial, logs.as_deref())).collect()))
 }
 
 /// Returns the folder with the trials' files, if it is on this machine.
-fn logs(shared: &Shared) -> Option<PathBuf> {
-    let place = &shared.state.place;
-    place.has_trial_files.then(|| place.folder.clone())
+fn trial_files_folder(shared: &Shared) -> Option<PathBuf> {
+    let info = &shared.state.server_info;
+    info.has_trial_files.then(|| info.folder.clone())
 }
 
 async fn job(
@@ -334,9 +335,9 @@ async fn job(
     State(shared): State<Shared>,
     TrialPath(id): TrialPath,
 ) -> Result<Json<Value>, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
-    Ok(Json(trial_job(trial, logs(&shared).as_deref())))
+    Ok(Json(trial_job(trial, trial_files_folder(&shared).as_deref())))
 }
 
 async fn kill(
@@ -345,10 +346,10 @@ async fn kill(
     headers: HeaderMap,
     TrialPath(id): TrialPath,
 ) -> Result<(), NniRefusal> {
-    let made = shared.changes.make(&shared, &headers, Command::StopTrial(id.clone())).await;
+    let made = shared.changes.apply(&shared, &headers, Command::StopTrial(id.clone())).await;
     // As in NNI, a trial that has ended meanwhile needs no stop.
     if matches!(made, Err(Error::Conflict(_))) {
-        let snapshot = shared.state.board.refresh().await?;
+        let snapshot = shared.state.trial_cache.refresh().await?;
         if snapshot.find(id.as_str()).is_some_and(|trial| trial.state.is_final()) {
             return Ok(());
         }
@@ -367,22 +368,22 @@ async fn all_metrics(
     Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
-    Ok(records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, allowance))
 }
 
 /// Returns the metrics of a trial. NNI's manager knows no metrics of an unknown trial, and reports no error.
-async fn one_metrics(
+async fn trial_metrics(
     _: User,
     State(shared): State<Shared>,
     UrlPath(id): UrlPath<String>,
     Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let trials = snapshot.find(&id).cloned().into_iter().collect();
-    Ok(records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, allowance))
 }
 
 async fn range_metrics(
@@ -401,16 +402,16 @@ async fn range_metrics(
         })
     };
     let (min, max) = (number(&min)?, number(&max)?);
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let range = min..=max;
     let trials = snapshot.trials.iter().filter(|trial| range.contains(&trial.sequence));
     let trials = trials.map(|trial| trial.as_ref().clone()).collect();
-    Ok(records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, allowance))
 }
 
 /// Returns all metric records of the trials. They are read while the client receives them, because there may be
 /// millions.
-fn records(
+fn stream_records(
     shared: Shared,
     trials: Vec<TrialSummary>,
     kind: Option<MetricKindWord>,
@@ -451,7 +452,7 @@ fn records(
                         if text.len() > 1 || !text.starts_with('[') {
                             text.push(',');
                         }
-                        text.push_str(&record(&trial, &row, step).to_string());
+                        text.push_str(&stored_record(&trial, &row, step).to_string());
                     }
                 }
                 if text.len() > 1 {
@@ -462,7 +463,7 @@ fn records(
                 }
             }
             // NNI's pages read all metrics once. Later they request only the latest ones.
-            shared.steps.keep(&trial, steps);
+            shared.steps.remember(&trial, steps);
         }
         text.push(']');
         drop(sender.send_data(text.into()).await);
@@ -471,19 +472,19 @@ fn records(
     ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
 }
 
-async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
+async fn latest_metrics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let mut steps = Vec::with_capacity(snapshot.trials.len());
     for trial in &snapshot.trials {
         let any = trial.latest.is_some();
-        steps.push(if any { shared.steps.of(&shared, trial).await? } else { 0 });
+        steps.push(if any { shared.steps.count_steps(&shared, trial).await? } else { 0 });
     }
     Ok(Json(latest_records(&snapshot.trials, &steps)))
 }
 
 async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
-    Ok(Json(snapshot.trials.iter().filter_map(|trial| shapes::exported(trial)).collect()))
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    Ok(Json(snapshot.trials.iter().filter_map(|trial| shapes::export_entry(trial)).collect()))
 }
 
 async fn file(
@@ -508,7 +509,7 @@ async fn file(
             Ok(whole_log(shared, &id, &file, allowance).await?)
         }
         "trial.log" => {
-            attempt(&shared, &id, None).await?;
+            requested_attempt(&shared, &id, None).await?;
             Ok("TrialKeeper has no separate trial.log; see stdout and stderr.".into_response())
         }
         _ => {

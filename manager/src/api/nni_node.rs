@@ -88,7 +88,7 @@ impl NniNode {
 
     /// Returns the router with all routes.
     pub fn router(&self) -> Router {
-        Router::new().fallback(answer).with_state(self.clone())
+        Router::new().fallback(respond).with_state(self.clone())
     }
 
     fn set_phase(&self, phase: NodePhase) {
@@ -111,7 +111,7 @@ impl NniNode {
         }
         let configuration = match large_json_body(Request::from_parts(parts, body)).await {
             Ok(configuration) => configuration,
-            Err(error) => return of_error(&error),
+            Err(error) => return error_refusal(&error),
         };
         self.set_phase(NodePhase::Starting);
         let (reply, answer) = oneshot::channel();
@@ -128,7 +128,7 @@ impl NniNode {
     }
 
     /// Ends a server whose experiment does not run.
-    async fn end(&self, request: Request) -> Response {
+    async fn stop_server(&self, request: Request) -> Response {
         let (parts, _) = request.into_parts();
         if !is_of_own_user(&parts).await {
             return refusal(
@@ -141,9 +141,9 @@ impl NniNode {
     }
 }
 
-async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
+async fn respond(State(node): State<NniNode>, mut request: Request) -> Response {
     if let Some(prefix) = &node.prefix
-        && let Some(uri) = without_prefix(request.uri(), prefix)
+        && let Some(uri) = strip_prefix(request.uri(), prefix)
     {
         *request.uri_mut() = uri;
     }
@@ -161,7 +161,7 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
             (status, Vec::new())
         }
         NodePhase::Stored(..) if is_request(Method::DELETE, "/experiment") => {
-            return node.end(request).await;
+            return node.stop_server(request).await;
         }
         NodePhase::Stored(manager, _) => return forward_to_manager(manager, request).await,
         NodePhase::Initialized if is_request(Method::POST, "/experiment") => {
@@ -174,7 +174,7 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
         return Json(json!({"status": status, "errors": errors})).into_response();
     }
     if is_request(Method::DELETE, "/experiment") {
-        return node.end(request).await;
+        return node.stop_server(request).await;
     }
     let why = errors
         .into_iter()
@@ -195,13 +195,13 @@ fn refusal(status: StatusCode, why: &str) -> Response {
     (status, Json(json!({"error": why}))).into_response()
 }
 
-fn of_error(error: &Error) -> Response {
+fn error_refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
     refusal(status, &detail)
 }
 
 /// PURE: returns a request's target below the prefix. `None` if the target is not below it.
-fn without_prefix(uri: &Uri, prefix: &str) -> Option<Uri> {
+fn strip_prefix(uri: &Uri, prefix: &str) -> Option<Uri> {
     let rest = uri.path_and_query()?.as_str().strip_prefix(prefix)?;
     match rest.chars().next() {
         Some('/') => rest.parse().ok(),
@@ -229,7 +229,7 @@ mod tests {
             ("/api/v1/nni/check-status",         None),
         ];
         for (target, expected) in table {
-            let left = without_prefix(&target.parse().unwrap(), "/pre");
+            let left = strip_prefix(&target.parse().unwrap(), "/pre");
             assert_eq!(left.map(|uri| uri.to_string()).as_deref(), expected, "{target}");
         }
     }

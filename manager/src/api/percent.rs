@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Encodes a text for any part of a URL (RFC 3986, section 2.1): only unreserved characters stay.
-pub fn encoded(text: &str) -> String {
+pub fn encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             encoded.push(char::from(byte));
@@ -22,7 +22,7 @@ mod tests {
     fn a_text_is_encoded_byte_by_byte() {
         for (text, expected) in [("", ""), ("a-Z_0.~", "a-Z_0.~"), ("a b/é&", "a%20b%2F%C3%A9%26")]
         {
-            assert_eq!(encoded(text), expected);
+            assert_eq!(encode(text), expected);
         }
     }
 }

@@ -31,8 +31,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Pods {
     code: CodeArchive,
-    of_trial: u64,
-    meeting: Arc<PendingRendezvous>,
+    max_pods: u64,
+    rendezvous: Arc<PendingRendezvous>,
 }
 
 #[derive(Debug)]
@@ -43,16 +43,16 @@ struct PendingRendezvous {
 }
 
 impl Pods {
-    /// Creates the state of the routes, which serve `code`. A trial has at most `of_trial` concurrent pods.
-    pub fn new(code: CodeArchive, of_trial: u64) -> Self {
-        let meeting =
+    /// Creates the state of the routes, which serve `code`. A trial has at most `max_pods` concurrent pods.
+    pub fn new(code: CodeArchive, max_pods: u64) -> Self {
+        let rendezvous =
             PendingRendezvous { table: Mutex::default(), complete: watch::Sender::new(()) };
-        Self { code, of_trial, meeting: Arc::new(meeting) }
+        Self { code, max_pods, rendezvous: Arc::new(rendezvous) }
     }
 
     /// Returns the greatest number of a trial's concurrent pods.
-    pub(super) fn of_trial(&self) -> u64 {
-        self.of_trial
+    pub(super) fn max_pods(&self) -> u64 {
+        self.max_pods
     }
 
     /// Returns the code archive that the routes serve.
@@ -68,7 +68,7 @@ impl PendingRendezvous {
 }
 
 /// Returns the trial to which the request's token belongs.
-async fn trial(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
+async fn trial_of_token(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
     let holder = holder(state, headers).await?;
     holder.check_report_permission(state.intake.experiment(), &holder.trial)?;
     let row = state.store.trial(&holder.trial).await?;
@@ -80,7 +80,7 @@ pub(super) async fn code(
     State(Shared { state, .. }): State<Shared>,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, String); 3], Body), Error> {
-    trial(&state, &headers).await?;
+    trial_of_token(&state, &headers).await?;
     let archive = state.pods.code.get().await.map_err(|error| {
         let detail = crate::util::errors::chain(&error);
         tracing::error!("no code can be sent to trials: {detail}");
@@ -102,7 +102,7 @@ pub(super) async fn parameters(
     State(Shared { state, .. }): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Error> {
-    let row = trial(&state, &headers).await?;
+    let row = trial_of_token(&state, &headers).await?;
     Ok(Json(parameter_record(row.parameter_id, &row.parameters)))
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn rendezvous(
     State(Shared { state, memory, .. }): State<Shared>,
     request: Request,
 ) -> Result<Json<RendezvousReply>, Error> {
-    let trial = trial(&state, request.headers()).await?.id;
+    let trial = trial_of_token(&state, request.headers()).await?.id;
     let body = memory.read(request).await?;
     let request: RendezvousRequest = serde_json::from_slice(&body.bytes).map_err(|error| {
         Error::BadRequest(format!("the body is not a rendezvous request: {error}"))
@@ -120,16 +120,16 @@ pub(super) async fn rendezvous(
     drop(body);
     let wait = request.wait_ms.map_or(Duration::ZERO, Duration::from_millis).min(PEERS_TIMEOUT);
     let until = Instant::now() + wait;
-    let meeting = &state.pods.meeting;
+    let rendezvous = &state.pods.rendezvous;
     // Subscribed before the lookup. Otherwise the loop would miss a completion between the two.
-    let mut complete = meeting.complete.subscribe();
+    let mut complete = rendezvous.complete.subscribe();
     let departed = |pod: &str| state.handle.departed().contains(&trial, pod);
-    let entered = meeting.table().register(&trial, &request, departed);
+    let entered = rendezvous.table().register(&trial, &request, departed);
     if entered.map_err(|refusal| Error::BadRequest(refusal.to_string()))? {
-        meeting.complete.send_replace(());
+        rendezvous.complete.send_replace(());
     }
     loop {
-        let reply = meeting.table().reply_for(&trial, &request.attempt);
+        let reply = rendezvous.table().reply_for(&trial, &request.attempt);
         if reply.missing.is_empty() {
             return Ok(Json(reply));
         }

@@ -7,6 +7,7 @@ mod api_page;
 mod assets;
 pub(super) mod base;
 mod columns;
+pub(super) mod display;
 mod figures;
 mod goal_tables;
 mod overview;
@@ -19,7 +20,6 @@ mod plots;
 mod report;
 mod trial;
 mod trials;
-pub(super) mod words;
 
 use axum::Router;
 use axum::extract::{FromRef, Request};
@@ -29,7 +29,7 @@ use axum::routing::{get, post};
 
 use super::access::log_in::LogIn;
 use super::{Error, Shared};
-pub(super) use actions::form;
+pub(super) use actions::read_user_form;
 pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};
 pub(super) use plot_place::{plot_keys, plot_place};
 
@@ -45,8 +45,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/trials/{trial}", get(trial::trial))
         .route("/trials/{trial}/kill", post(actions::kill))
         .route("/trials/{trial}/retry", post(actions::retry))
-        .route("/chosen/kill", post(actions::kill_chosen))
-        .route("/chosen/retry", post(actions::retry_chosen))
+        .route("/chosen/kill", post(actions::kill_selected))
+        .route("/chosen/retry", post(actions::retry_selected))
         .route("/points", post(actions::add_point))
         .route("/limits", post(actions::limits))
         .route("/stop", post(actions::stop))

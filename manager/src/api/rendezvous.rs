@@ -35,7 +35,7 @@ struct Group {
     roles: Vec<RoleSize>,
     /// The known pods, by position of the role, and index.
     members: BTreeMap<(usize, u32), PodAddress>,
-    touched: u64,
+    last_used: u64,
 }
 
 /// The address of a pod.
@@ -52,7 +52,7 @@ struct PodAddress {
 pub enum RendezvousRefusal {
     /// The trial has no such pod.
     #[error("{role}:{index} is not a pod of the trial ({roles})")]
-    Stranger {
+    UnknownPod {
         /// The role that the pod reported.
         role: String,
         /// The index that the pod reported.
@@ -93,25 +93,25 @@ impl Rendezvous {
         }
         let place = roles.iter().position(|known| known.role == *role && *index < known.number);
         let Some(place) = place else {
-            let (role, roles) = (role.clone(), shown(roles));
-            return Err(RendezvousRefusal::Stranger { role, index: *index, roles });
+            let (role, roles) = (role.clone(), format_roles(roles));
+            return Err(RendezvousRefusal::UnknownPod { role, index: *index, roles });
         };
         let key = (trial.clone(), attempt.clone());
         if !self.groups.contains_key(&key) {
-            self.make_room();
+            self.remove_oldest();
         }
-        let touched = self.turn;
+        let last_used = self.turn;
         self.turn += 1;
         let group = self.groups.entry(key).or_insert_with(|| Group {
             roles: roles.clone(),
             members: BTreeMap::new(),
-            touched,
+            last_used,
         });
         if group.roles != *roles {
-            let (earlier, reported) = (shown(&group.roles), shown(roles));
+            let (earlier, reported) = (format_roles(&group.roles), format_roles(roles));
             return Err(RendezvousRefusal::OtherRoles { earlier, reported });
         }
-        group.touched = touched;
+        group.last_used = last_used;
         if !incarnation.as_deref().is_some_and(&departed) {
             let (address, port, incarnation) = (*address, *port, incarnation.clone());
             group.members.insert((place, *index), PodAddress { address, port, incarnation });
@@ -138,11 +138,11 @@ impl Rendezvous {
         RendezvousReply { members: members.collect(), missing }
     }
 
-    fn make_room(&mut self) {
+    fn remove_oldest(&mut self) {
         if self.groups.len() < MAX_ATTEMPTS {
             return;
         }
-        let oldest = self.groups.iter().min_by_key(|(_, group)| group.touched);
+        let oldest = self.groups.iter().min_by_key(|(_, group)| group.last_used);
         if let Some(key) = oldest.map(|(key, _)| key.clone()) {
             self.groups.remove(&key);
         }
@@ -159,7 +159,7 @@ impl Group {
     }
 }
 
-fn shown(roles: &[RoleSize]) -> String {
+fn format_roles(roles: &[RoleSize]) -> String {
     let shown =
         roles.iter().take(MAX_NAMED_PODS).map(|role| format!("{}:{}", role.role, role.number));
     shown.collect::<Vec<_>>().join(",")
@@ -196,7 +196,7 @@ mod tests {
         TrialJobId::new(id).unwrap()
     }
 
-    fn shown(reply: &RendezvousReply) -> (Vec<String>, Vec<String>) {
+    fn addresses_and_missing(reply: &RendezvousReply) -> (Vec<String>, Vec<String>) {
         let member = |m: &Member| format!("{}:{} {}:{}", m.role, m.index, m.address, m.port);
         (reply.members.iter().map(member).collect(), reply.missing.clone())
     }
@@ -211,7 +211,7 @@ mod tests {
                 table.register(&t, &request(&roles, role, index, last), none_departed).unwrap();
             let reply = table.reply_for(&t, &attempt);
             assert_eq!(whole, reply.missing.is_empty());
-            shown(&reply)
+            addresses_and_missing(&reply)
         };
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         assert_eq!(steps("ps", 0, 1), (vec![], own(&["worker:0", "worker:1"])));
@@ -234,7 +234,7 @@ mod tests {
             let request =
                 RendezvousRequest { incarnation, ..request(&roles, "worker", index, last) };
             table.register(&t, &request, |pod| departed.contains(&pod)).unwrap();
-            shown(&table.reply_for(&t, &attempt))
+            addresses_and_missing(&table.reply_for(&t, &attempt))
         };
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         enter(0, 1, "a", &[]);

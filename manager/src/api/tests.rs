@@ -72,29 +72,30 @@ impl Bed {
         let e = ExperimentId::new("e").unwrap();
         let sessions =
             Sessions::load(store.sessions().clone(), Arc::new(SystemClock)).await.unwrap();
-        let gate = Authenticator::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
+        let authenticator =
+            Authenticator::new(&e, user, secret.as_ref().clone(), sessions, Reach::Machine);
         let code = CodeArchive::new(folder.path().join("code"), folder.path().join("code.tar.gz"));
         let pods = Pods::new(code, 1);
-        let board = TrialCache::new(store.queries().clone(), objective.map(str::to_owned));
+        let trial_cache = TrialCache::new(store.queries().clone(), objective.map(str::to_owned));
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let (state_handle, service) = (handle.clone(), Arc::default());
-        let place =
+        let server_info =
             ServerInfo { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
         let state = ApiState {
             intake,
             store,
             secret,
-            gate,
+            authenticator,
             closed: closing.clone(),
             closing,
             streams: TaskTracker::new(),
             pods,
-            board,
+            trial_cache,
             handle: state_handle,
             service,
             clock,
-            place,
+            server_info,
         };
         Self { router: router(state.clone()), state, folder, handle, events }
     }

@@ -24,16 +24,14 @@ use super::access::log_in;
 use super::server::response_memory::limit_long_lists;
 pub(super) use changes::{Change, ChangeLog, add_trial};
 pub(super) use experiment::{
-    axes, importance_by, improvements_of, parameter_importance, shown, space,
+    axes, importance_by, improvements_of, parameter_importance, present_view, search_space,
 };
 pub(super) use files::{code_diff, files};
-pub(super) use log::{
-    LineTimeView, LogQuery, LogView, output_attempt, view as log_view, whole_log,
-};
+pub(super) use log::{LineTimeView, LogQuery, LogView, log_view, output_attempt, whole_log};
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
 pub(super) use timeline::machines;
 pub(super) use trials::{
-    ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
+    ListQuery, TrialPage, ValuesQuery, metric_page, requested_attempt, trial_page,
 };
 
 /// Returns the users' routes. Each handler describes its own route.

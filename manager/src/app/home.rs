@@ -38,7 +38,7 @@ impl ExperimentSource for StoredExperiments {
     async fn open(
         &self,
         id: &ExperimentId,
-        gate: &Authenticator,
+        authenticator: &Authenticator,
     ) -> Result<OpenExperiment, String> {
         let dir = ExperimentDir::new(&self.data_dir, id);
         let (handle, commands) = ExperimentHandle::new(1);
@@ -46,10 +46,10 @@ impl ExperimentSource for StoredExperiments {
         let shown = state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
         let shown = shown.map_err(|error| chain(&error))?;
         tokio::spawn(answer_commands(dir, commands));
-        let gate = gate.of_experiment(id, shown.secret.as_ref().clone());
-        let (store, board) = (shown.store.clone(), shown.board.clone());
-        let router = api::router(api::ApiState { gate, ..shown });
-        Ok(OpenExperiment { router, store, board })
+        let authenticator = authenticator.of_experiment(id, shown.secret.as_ref().clone());
+        let (store, trial_cache) = (shown.store.clone(), shown.trial_cache.clone());
+        let router = api::router(api::ApiState { authenticator, ..shown });
+        Ok(OpenExperiment { router, store, trial_cache })
     }
 
     async fn manager(&self, id: &ExperimentId) -> Option<Client> {
@@ -79,14 +79,15 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<ViewSe
     let endpoint = Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let Endpoint { tls, url, reach, .. } = endpoint;
     let sessions = Sessions::load(store.sessions().clone(), Arc::clone(&clock)).await?;
-    let gate = Authenticator::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
+    let authenticator =
+        Authenticator::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
     let stop = CancellationToken::new();
     let source = StoredExperiments {
         data_dir: data_dir.to_owned(),
         port: address.port(),
         stop: stop.clone(),
     };
-    let home = Home::new(data_dir.to_owned(), gate, Box::new(source), clock);
+    let home = Home::new(data_dir.to_owned(), authenticator, Box::new(source), clock);
     let router = api::home::router(home.clone());
     // The first page waits for the result of this task.
     tokio::spawn(async move { home.refresh().await });

@@ -44,7 +44,8 @@ pub async fn home_of(dir: &HomeDir) -> Option<String> {
     let url = std::fs::read_to_string(dir.url()).ok()?;
     let url = url.lines().next().unwrap_or_default().trim().to_owned();
     let socket = Some(dir.socket()).filter(|socket| socket.exists());
-    let client = Client::Far { url: url.clone(), token: None, ca_pem: None, socket: Some(socket?) };
+    let client =
+        Client::Remote { url: url.clone(), token: None, ca_pem: None, socket: Some(socket?) };
     client.ask("GET", "/healthz", None).await.ok().map(|_| url)
 }
 
@@ -66,7 +67,7 @@ async fn served_by(
     let token = std::fs::read_to_string(dir.user_token()).ok();
     let token = token.map(|token| token.trim().to_owned());
     let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
-    let far = Client::Far { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
+    let far = Client::Remote { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
     // A manager of an earlier version has no socket, and another experiment's manager may now use its port.
     let answer = far.ask("GET", "/api/v1/experiment", None).await.ok()?;
     (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))

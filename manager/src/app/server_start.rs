@@ -134,10 +134,11 @@ impl ServerContext<'_> {
         let sessions =
             Sessions::load(self.store.sessions().clone(), Arc::clone(self.clock)).await?;
         let user = user_token(self.dir)?;
-        let gate = Authenticator::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
+        let authenticator =
+            Authenticator::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
         let service = Arc::new(OnceLock::new());
         let pods = api::Pods::new(archive, self.spec.training_service.section().pods_of_trial());
-        let state = self.state(intake, gate, &server, pods, &service, address.port());
+        let state = self.state(intake, authenticator, &server, pods, &service, address.port());
         let machine = machine_router(&state, settings.machine_port);
         let mut router = api::router(state.clone());
         if let Some(agent) = checked.agent_for_pods() {
@@ -186,28 +187,28 @@ impl ServerContext<'_> {
     fn state(
         &self,
         intake: Intake,
-        gate: Authenticator,
+        authenticator: Authenticator,
         server: &ServerTasks,
         pods: api::Pods,
         service: &Arc<OnceLock<Arc<dyn TrainingService>>>,
         port: u16,
     ) -> api::ApiState {
         let spec = self.spec;
-        let board = TrialCache::of_experiment(self.store.queries().clone(), spec);
+        let trial_cache = TrialCache::of_experiment(self.store.queries().clone(), spec);
         api::ApiState {
             intake,
             store: self.store.clone(),
             secret: Arc::clone(self.secret),
-            gate,
+            authenticator,
             closing: server.closing.clone(),
             closed: server.closed.clone(),
             streams: server.streams.clone(),
             pods,
-            board,
+            trial_cache,
             handle: self.handle.clone(),
             clock: Arc::clone(self.clock),
             service: Arc::clone(service),
-            place: api::ServerInfo {
+            server_info: api::ServerInfo {
                 port: Some(port),
                 folder: self.dir.path().to_owned(),
                 has_trial_files: spec.training_service.section().is_local(),
@@ -247,8 +248,8 @@ fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
 fn machine_router(state: &api::ApiState, port: Option<u16>) -> Router {
     let Some(port) = port else { return Router::new() };
     api::router(api::ApiState {
-        gate: state.gate.of_machine(),
-        place: api::ServerInfo { port: Some(port), ..state.place.clone() },
+        authenticator: state.authenticator.for_local_listener(),
+        server_info: api::ServerInfo { port: Some(port), ..state.server_info.clone() },
         ..state.clone()
     })
 }

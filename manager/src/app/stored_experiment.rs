@@ -58,8 +58,8 @@ pub(super) async fn state(
     let clock = Arc::new(SystemClock);
     Ok(api::ApiState {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
-        board: TrialCache::of_experiment(store.queries().clone(), &spec),
-        gate: Authenticator::new(
+        trial_cache: TrialCache::of_experiment(store.queries().clone(), &spec),
+        authenticator: Authenticator::new(
             id,
             user,
             secret.clone(),
@@ -76,7 +76,7 @@ pub(super) async fn state(
         closing: stop.clone(),
         closed: stop,
         streams: TaskTracker::new(),
-        place: api::ServerInfo {
+        server_info: api::ServerInfo {
             port,
             folder: dir.path().to_owned(),
             has_trial_files: spec.training_service.section().is_local(),
@@ -135,7 +135,7 @@ pub async fn view(
     tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
     // Reads all trials now, so that the first page need not wait.
-    state.board.refresh().await?;
+    state.trial_cache.refresh().await?;
     let router = api::router(state);
     if let Some(local) = super::address_files::listen_locally(&dir.view_socket()) {
         let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
@@ -165,7 +165,7 @@ pub async fn view_on_machine(
     let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
-    state.board.refresh().await?;
+    state.trial_cache.refresh().await?;
     Ok(api::router(state))
 }
 

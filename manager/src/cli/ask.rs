@@ -150,7 +150,11 @@ pub(super) enum Error {
 
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
-        if matches!(error, client::Error::TokenWanted) { Self::Token } else { Self::Client(error) }
+        if matches!(error, client::Error::TokenRequired) {
+            Self::Token
+        } else {
+            Self::Client(error)
+        }
     }
 }
 
@@ -265,7 +269,7 @@ impl ExperimentArgs {
     /// Returns a client of the experiment's manager, which alone can change the experiment.
     pub(super) async fn manager(&self) -> Result<Client, Error> {
         let client = self.client().await?;
-        if matches!(client, Client::Far { .. }) {
+        if matches!(client, Client::Remote { .. }) {
             return Ok(client);
         }
         let shown = client.ask("GET", "/api/v1/experiment", None).await?;
@@ -288,7 +292,7 @@ impl ExperimentArgs {
             let token = token.map(|token| token.trim().to_owned());
             let ca_pem = self.ca_file.as_deref().map(read).transpose()?;
             let url = url.trim_end_matches('/').to_owned();
-            return Ok(Client::Far { url, token, ca_pem, socket: None });
+            return Ok(Client::Remote { url, token, ca_pem, socket: None });
         }
         let (id, dir) = self.dir().await?;
         if let Some((far, _)) = app::manager_of(&id, &dir).await {

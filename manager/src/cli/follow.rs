@@ -40,7 +40,7 @@ pub(super) async fn follow(
     }
     let mut tries = 0;
     let mut seen = None;
-    let had_manager = matches!(client, Client::Far { .. });
+    let had_manager = matches!(client, Client::Remote { .. });
     loop {
         let before = seen.clone();
         let end = print_events(&client, trial, stream, &mut seen).await;
@@ -48,7 +48,7 @@ pub(super) async fn follow(
         let may_retry = had_manager && tries < MAX_RECONNECTS;
         match end {
             Ok(StreamEnd::Over) => return Ok(()),
-            Ok(StreamEnd::Cut) if !may_retry && matches!(client, Client::Near(_)) => {
+            Ok(StreamEnd::Cut) if !may_retry && matches!(client, Client::InProcess(_)) => {
                 return Err(Error::NotRunning(place.dir().await?.0));
             }
             Ok(StreamEnd::Cut) => {}
@@ -74,9 +74,9 @@ async fn print_events(
     let mut is_first_note = true;
     loop {
         let line = match client {
-            Client::Far { .. } => lines.next().await,
+            Client::Remote { .. } => lines.next().await,
             // A store without a manager does not change, so all its events arrive immediately.
-            Client::Near(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
+            Client::InProcess(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
         };
         let Some(line) = line else { return Ok(StreamEnd::Cut) };
         if let Some(name) = line.strip_prefix("event: ") {

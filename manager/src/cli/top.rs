@@ -232,7 +232,7 @@ impl Drawing {
         let (trials, total) = trials(client, controls, detailed.end.saturating_add(rows)).await?;
         let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
         // An experiment without a manager does not change.
-        let left = matches!(client, Client::Near(_))
+        let left = matches!(client, Client::InProcess(_))
             && experiment.get("trouble").is_some_and(|trouble| !trouble.is_null());
         let may_change = !ended && !left;
         let now_ms = may_change.then(|| SystemClock.now_ms());

@@ -165,13 +165,13 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             options,
         } => {
             let options = options.of(id);
-            let mut query = format!("sort={}", percent::encoded(&sort));
+            let mut query = format!("sort={}", percent::encode(&sort));
             if descending {
                 query.push_str("&order=desc");
             }
             let filters = [("state", state), ("cause", cause), ("q", contains), ("filter", filter)];
             for (name, value) in filters {
-                query.extend(value.map(|value| format!("&{name}={}", percent::encoded(&value))));
+                query.extend(value.map(|value| format!("&{name}={}", percent::encode(&value))));
             }
             trials(&options, &query, limit).await
         }
@@ -349,7 +349,7 @@ async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
     } else {
         TrialName::find_all(trials, &client).await?
     };
-    if matches!(client, Client::Far { .. }) {
+    if matches!(client, Client::Remote { .. }) {
         return send_for_each(&client, &ids, "retry", None).await;
     }
     let (experiment, dir) = place.dir().await?;

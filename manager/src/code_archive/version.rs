@@ -315,8 +315,8 @@ fn store_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
     write_file(&diff_file(folder, &hash_bytes(diff)), 0o600, &text)
 }
 
-/// Runs git, and returns the first [`MAX_HASHED_DIFF_BYTES`] of its output and whether the output is complete. `None` if git
-/// failed or exceeded the time limit.
+/// Runs git, and returns the first [`MAX_HASHED_DIFF_BYTES`] of its output and whether the output is complete. `None`
+/// if git failed or exceeded the time limit.
 async fn run_git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(["-c", "core.fsmonitor=false"]).args(arguments);

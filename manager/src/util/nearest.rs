@@ -33,7 +33,8 @@ pub fn normalize_name(name: &str) -> String {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// Returns the folded beginning of a name. Comparing two texts takes time in proportion to the product of their lengths.
+/// Returns the folded beginning of a name. Comparing two texts takes time in proportion to the product of their
+/// lengths.
 fn normalize_prefix(name: &str) -> String {
     normalize_name(name).chars().take(MAX_COMPARED_CHARS).collect()
 }

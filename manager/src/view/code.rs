@@ -28,7 +28,8 @@ pub fn code_uses(rows: &[CodeRow]) -> Vec<CodeUse> {
     rows.iter().map(shown).collect()
 }
 
-/// Returns a version in a few words: the start of its hash, git's commit and branch, and the start of the changes' hash.
+/// Returns a version in a few words: the start of its hash, git's commit and branch, and the start of the changes'
+/// hash.
 pub fn brief(version: &CodeVersion) -> String {
     let start = |text: &str| text.chars().take(12).collect::<String>();
     let cut = if version.cut { " (in part)" } else { "" };

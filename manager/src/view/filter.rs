@@ -1,8 +1,8 @@
 //! PURE: an expression that selects trials, such as `lr < 0.01 and activation == "relu"`.
 //!
-//! Names are those of parameters, the metric's own name for the final result, other metrics, and [`TRIAL_FIELDS`]. A name with
-//! other characters is in backquotes. A comparison with a missing value is false; `name == null` selects trials without the
-//! value.
+//! Names are those of parameters, the metric's own name for the final result, other metrics, and [`TRIAL_FIELDS`]. A
+//! name with other characters is in backquotes. A comparison with a missing value is false; `name == null` selects
+//! trials without the value.
 
 use std::iter::Peekable;
 use std::str::CharIndices;

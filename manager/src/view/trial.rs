@@ -286,11 +286,11 @@ pub struct TimelineEntry {
 
 /// Returns a trial in detail, without its curves and its output. `None` if there is no such trial.
 pub async fn detail(
-    board: &TrialCache,
+    trial_cache: &TrialCache,
     store: &Store,
     id: &TrialJobId,
 ) -> Result<Option<TrialDetail>, store::Error> {
-    let snapshot = board.refresh().await?;
+    let snapshot = trial_cache.refresh().await?;
     let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
     let attempts = store.queries().attempts(id).await?;
     let mut events = store.events(id).await?;
@@ -330,7 +330,7 @@ pub async fn detail(
         training_service = store.attempt_records().part(id, &submitted).await?;
     }
     let last = summary.last.clone().map(MetricValue::from);
-    let violations = last.map(|last| board.goals().violations(&last)).unwrap_or_default();
+    let violations = last.map(|last| trial_cache.goals().violations(&last)).unwrap_or_default();
     Ok(Some(TrialDetail {
         summary,
         command,

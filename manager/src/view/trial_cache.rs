@@ -54,12 +54,12 @@ pub struct TrialCache {
 }
 
 impl TrialCache {
-    /// Creates an empty board over a store. `objective` is the configured metric.
+    /// Creates an empty cache over a store. `objective` is the configured metric.
     pub fn new(queries: Queries, objective: Option<String>) -> Self {
         Self { queries, objective, goals: Goals::default(), snapshot: Arc::default() }
     }
 
-    /// Creates the empty board of an experiment.
+    /// Creates the empty cache of an experiment.
     pub fn of_experiment(queries: Queries, spec: &ExperimentSpec) -> Self {
         let empty = Snapshot { repeats: spec.trial_repeats, ..Snapshot::default() };
         Self {

@@ -5,10 +5,11 @@
 //! | the loopback interface | no token         | the user's token  |
 //! | another interface      | the user's token | the user's token  |
 //!
-//! A user sends the token as a bearer token. A browser with a session from [`begin_session`](super::log_in::begin_session) sends a cookie instead.
-//! A program that does not support TrialKeeper's token, such as NNI's client, finds it in its `.netrc` and sends it
-//! as the password of the scheme `Basic`. A browser must not send it so, and the manager never requests it: the
-//! browser would store the password and send it for other sites' pages too.
+//! A user sends the token as a bearer token. A browser with a session from
+//! [`begin_session`](super::log_in::begin_session) sends a cookie instead. A program that does not support
+//! TrialKeeper's token, such as NNI's client, finds it in its `.netrc` and sends it as the password of the scheme
+//! `Basic`. A browser must not send it so, and the manager never requests it: the browser would store the password and
+//! send it for other sites' pages too.
 //!
 //! Without a `.netrc`, NNI's client sends no token. NNI's routes accept changes without a token from a program of the
 //! manager's own user, if only this machine reaches the manager ([`local_user`](super::local_user)).
@@ -29,7 +30,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use super::super::{Error, Shared};
 use super::local_user::is_of_own_user;
 pub(in crate::api) use super::request_origin::{
-    basic, bearer, is_from_browser, is_from_portal, names_this_machine, refuse_browsers,
+    basic_password, bearer_token, has_local_host, is_from_browser, is_from_portal, refuse_browsers,
 };
 use super::session::{SESSION_LIFETIME, Sessions};
 use crate::token::{Secret, UserToken};
@@ -70,8 +71,8 @@ struct Inner {
 pub struct User(());
 
 impl Authenticator {
-    /// Creates the gate of an experiment for the owner of `user`. `secret` distinguishes trials' tokens from invented
-    /// ones.
+    /// Creates the authenticator of an experiment for the owner of `user`. `secret` distinguishes trials' tokens from
+    /// invented ones.
     pub fn new(
         experiment: &ExperimentId,
         user: UserToken,
@@ -85,7 +86,7 @@ impl Authenticator {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
     }
 
-    /// Creates the gate of a data directory's home, and of all experiments in it, for the owner of `user`.
+    /// Creates the authenticator of a data directory's home, and of all experiments in it, for the owner of `user`.
     pub fn of_home(user: UserToken, sessions: Sessions, reach: Reach) -> Self {
         // An experiment's id never contains a dot, so the names differ.
         let cookie = "trialkeeper.home".to_owned();
@@ -93,7 +94,7 @@ impl Authenticator {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home: true, cookie }))
     }
 
-    /// Returns the gate for the pages of one experiment in a home.
+    /// Returns the authenticator for the pages of one experiment in a home.
     #[must_use]
     pub fn of_experiment(&self, experiment: &ExperimentId, secret: Secret) -> Self {
         self.with_parts(self.0.reach, Some(experiment.clone()), Some(secret))
@@ -111,18 +112,18 @@ impl Authenticator {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
     }
 
-    /// Returns the same gate for a listener that only this machine reaches.
+    /// Returns the same authenticator for a listener that only this machine reaches.
     #[must_use]
-    pub fn of_machine(&self) -> Self {
+    pub fn for_local_listener(&self) -> Self {
         self.with_parts(Reach::Machine, self.0.experiment.clone(), self.0.secret.clone())
     }
 
-    /// Returns the experiment of the gate. `None` for the home of several experiments.
+    /// Returns the experiment of the authenticator. `None` for the home of several experiments.
     pub(in crate::api) fn experiment(&self) -> Option<&ExperimentId> {
         self.0.experiment.as_ref()
     }
 
-    /// Returns whether the gate belongs to a home.
+    /// Returns whether the authenticator belongs to a home.
     pub(in crate::api) fn is_of_home(&self) -> bool {
         self.0.of_home
     }
@@ -150,7 +151,7 @@ impl Authenticator {
                 "a page of another site requested this change; only the portal's own pages may";
             return Err(Error::Forbidden(detail.to_owned()));
         }
-        if let Some(password) = basic(headers) {
+        if let Some(password) = basic_password(headers) {
             if is_from_browser(headers) {
                 let detail = "the scheme Basic is only for programs; in a browser, log in on the page /login";
                 return Err(Error::Forbidden(detail.to_owned()));
@@ -164,14 +165,14 @@ impl Authenticator {
                 return self.check_token(&password);
             }
         } else if headers.contains_key(header::AUTHORIZATION) {
-            let token = bearer(headers).ok_or_else(|| self.token_required())?;
+            let token = bearer_token(headers).ok_or_else(|| self.token_required())?;
             return self.check_token(token);
         }
         if self.cookie(headers).is_some_and(|id| self.0.sessions.is_live(&self.0.user, id)) {
             return Ok(User(()));
         }
         match self.0.reach {
-            Reach::Machine if reads && names_this_machine(headers) => Ok(User(())),
+            Reach::Machine if reads && has_local_host(headers) => Ok(User(())),
             Reach::Machine if reads => Err(Error::Unauthorized(
                 "without a token, the manager answers only requests to localhost".to_owned(),
             )),
@@ -233,7 +234,7 @@ impl Authenticator {
     /// Begins a session for a browser that sent the token, and returns its cookie.
     pub(in crate::api) async fn begin_session(&self) -> Result<HeaderValue, Error> {
         let id = self.0.sessions.begin(&self.0.user).await?;
-        self.cookie_of(&id, SESSION_LIFETIME.as_secs())
+        self.session_cookie(&id, SESSION_LIFETIME.as_secs())
     }
 
     /// Ends the session whose cookie the browser sent, if any, and returns an empty cookie that replaces it.
@@ -244,19 +245,19 @@ impl Authenticator {
         if let Some(id) = self.cookie(headers) {
             self.0.sessions.end(&self.0.user, id).await?;
         }
-        self.cookie_of("", 0)
+        self.session_cookie("", 0)
     }
 
     /// Returns the request's token if it is neither the user's nor a trial's.
     pub(in crate::api) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
-        let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
+        let shown = basic_password(headers).or_else(|| bearer_token(headers).map(str::to_owned))?;
         let of_trial = |secret: &Secret| secret.identify(&shown, i64::MIN).is_ok();
         let is_known =
             self.0.user.is_equal_to(&shown) || self.0.secret.as_ref().is_some_and(of_trial);
         (!is_known).then_some(shown)
     }
 
-    fn cookie_of(&self, session: &str, seconds: u64) -> Result<HeaderValue, Error> {
+    fn session_cookie(&self, session: &str, seconds: u64) -> Result<HeaderValue, Error> {
         let secure = match self.0.reach {
             Reach::Machine => "",
             Reach::Network => "; Secure",
@@ -271,7 +272,7 @@ impl Authenticator {
 
 impl FromRef<Shared> for Authenticator {
     fn from_ref(shared: &Shared) -> Self {
-        shared.state.gate.clone()
+        shared.state.authenticator.clone()
     }
 }
 
@@ -282,13 +283,13 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let gate = Authenticator::from_ref(state);
-        let refused = match gate.admit(&parts.method, &parts.headers) {
+        let authenticator = Authenticator::from_ref(state);
+        let refused = match authenticator.admit(&parts.method, &parts.headers) {
             Ok(user) => return Ok(user),
             Err(refused) => refused,
         };
         let is_nni_route = parts.uri.path().starts_with("/api/v1/nni/");
-        if is_nni_route && gate.0.reach == Reach::Machine && is_of_own_user(parts).await {
+        if is_nni_route && authenticator.0.reach == Reach::Machine && is_of_own_user(parts).await {
             return Ok(Self(()));
         }
         Err(refused)
@@ -329,7 +330,7 @@ mod tests {
             }
         }
 
-        fn gate(&self, reach: Reach) -> Authenticator {
+        fn authenticator(&self, reach: Reach) -> Authenticator {
             let user = UserToken::load_or_create(&self.folder.path().join("user.token")).unwrap();
             let secret = Secret::load_or_create(&self.folder.path().join("secret")).unwrap();
             let sessions = self.sessions.clone();
@@ -427,7 +428,7 @@ mod tests {
             ("no host name",                     Machine, &get,    &[],                        Err("unauthorized")),
         ];
         for (case, reach, method, pairs, expected) in table {
-            let found = bed.gate(*reach).admit(method, &headers(pairs));
+            let found = bed.authenticator(*reach).admit(method, &headers(pairs));
             let found = found.map(drop).map_err(|error| error.parts().1);
             assert_eq!(found, *expected, "{case}");
         }
@@ -436,11 +437,11 @@ mod tests {
     #[tokio::test]
     async fn a_removed_token_file_is_reported() {
         let bed = Bed::new().await;
-        let gate = bed.gate(Reach::Machine);
+        let authenticator = bed.authenticator(Reach::Machine);
         std::fs::remove_file(bed.folder.path().join("user.token")).unwrap();
         let local = ("host", "127.0.0.1:8080");
         for pairs in [&[local][..], &[local, ("authorization", bed.token.as_str())]] {
-            let refused = gate.admit(&Method::POST, &headers(pairs)).unwrap_err();
+            let refused = authenticator.admit(&Method::POST, &headers(pairs)).unwrap_err();
             let (status, _, detail) = refused.parts();
             assert_eq!(status, StatusCode::UNAUTHORIZED);
             assert!(
@@ -460,7 +461,7 @@ mod tests {
             ("[::]:8080", false), ("", false), (":8080", false), ("localhost:evil", false),
         ];
         for (host, expected) in table {
-            assert_eq!(names_this_machine(&headers(&[("host", host)])), expected, "{host:?}");
+            assert_eq!(has_local_host(&headers(&[("host", host)])), expected, "{host:?}");
         }
     }
 }

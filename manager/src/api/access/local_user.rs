@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use nix::unistd::geteuid;
 
-use super::request_origin::{is_from_browser, names_this_machine};
+use super::request_origin::{has_local_host, is_from_browser};
 
 /// The two ends of a TCP connection without encryption, as an extension of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Connection {
         // The second table contains IPv6 sockets that carry IPv4.
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
             let Ok(text) = tokio::fs::read_to_string(table).await else { continue };
-            if let Some(uid) = owner_in(&text, self) {
+            if let Some(uid) = socket_owner(&text, self) {
                 return uid == geteuid().as_raw();
             }
         }
@@ -44,7 +44,7 @@ pub(in crate::api) async fn is_of_own_user(parts: &Parts) -> bool {
     let shows_nothing = !headers.contains_key(header::AUTHORIZATION);
     let is_direct =
         ["forwarded", "x-forwarded-for", "via"].iter().all(|name| !headers.contains_key(*name));
-    if is_from_browser(headers) || !shows_nothing || !is_direct || !names_this_machine(headers) {
+    if is_from_browser(headers) || !shows_nothing || !is_direct || !has_local_host(headers) {
         return false;
     }
     match parts.extensions.get::<Connection>() {
@@ -57,26 +57,27 @@ pub(in crate::api) async fn is_of_own_user(parts: &Parts) -> bool {
 ///
 /// Source: `proc_pid_net(5)`: the columns are the number, both addresses, the state, four of queues and timers, the
 /// uid. A closed socket that still waits belongs to uid 0, so only the state 01 (established) counts.
-fn owner_in(table: &str, connection: Connection) -> Option<u32> {
-    let wanted = (canonical(connection.client), canonical(connection.server));
+fn socket_owner(table: &str, connection: Connection) -> Option<u32> {
+    let wanted = (canonical_address(connection.client), canonical_address(connection.server));
     table.lines().skip(1).find_map(|line| {
         let mut columns = line.split_ascii_whitespace().skip(1);
-        let local = address(columns.next()?)?;
-        let remote = address(columns.next()?)?;
+        let local = parse_address(columns.next()?)?;
+        let remote = parse_address(columns.next()?)?;
         let is_established = columns.next()? == "01";
         let uid = columns.nth(3)?;
-        let is_it = is_established && (canonical(local), canonical(remote)) == wanted;
+        let is_it =
+            is_established && (canonical_address(local), canonical_address(remote)) == wanted;
         is_it.then(|| uid.parse().ok()).flatten()
     })
 }
 
-fn canonical(address: SocketAddr) -> (IpAddr, u16) {
+fn canonical_address(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
 }
 
 /// PURE: parses an address as the kernel prints it: words of 32 bits in the machine's own byte order, in hexadecimal
 /// digits.
-fn address(text: &str) -> Option<SocketAddr> {
+fn parse_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |at: usize| {
@@ -127,7 +128,7 @@ mod tests {
         for (client, server, uid) in table {
             let connection =
                 Connection { client: client.parse().unwrap(), server: server.parse().unwrap() };
-            assert_eq!(owner_in(SOCKET_TABLE, connection), uid, "{client}");
+            assert_eq!(socket_owner(SOCKET_TABLE, connection), uid, "{client}");
         }
     }
 
@@ -150,8 +151,8 @@ mod tests {
         #[test]
         fn random_socket_tables_never_panic(text in "[ 0-9A-Fa-f:\n\u{e4}]{0,200}") {
             let any = "127.0.0.1:1".parse().unwrap();
-            let _owner = owner_in(&text, Connection { client: any, server: any });
-            let _address = address(&text);
+            let _owner = socket_owner(&text, Connection { client: any, server: any });
+            let _address = parse_address(&text);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The log-in of users: its routes, the state that it needs, of an experiment's manager or of a home, and the pause after
-//! wrong tokens.
+//! The log-in of users: its routes, the state that it needs, of an experiment's manager or of a home, and the pause
+//! after wrong tokens.
 
 use axum::Json;
 use axum::extract::{FromRef, Request, State};
@@ -16,7 +16,7 @@ use super::ticket::{TICKET_LIFETIME, Tickets};
 /// The state of the handlers for the log-in.
 #[derive(Clone)]
 pub(in crate::api) struct LogIn {
-    pub(in crate::api) gate: Authenticator,
+    pub(in crate::api) authenticator: Authenticator,
     pub(in crate::api) tickets: Tickets,
     pub(in crate::api) throttle: Throttle,
 }
@@ -24,7 +24,7 @@ pub(in crate::api) struct LogIn {
 impl FromRef<Shared> for LogIn {
     fn from_ref(shared: &Shared) -> Self {
         let (tickets, throttle) = (shared.tickets.clone(), shared.throttle.clone());
-        Self { gate: shared.state.gate.clone(), tickets, throttle }
+        Self { authenticator: shared.state.authenticator.clone(), tickets, throttle }
     }
 }
 
@@ -49,7 +49,7 @@ pub(in crate::api) async fn begin_session(
     _: User,
     State(log_in): State<LogIn>,
 ) -> Result<Response, Error> {
-    let cookie = log_in.gate.begin_session().await?;
+    let cookie = log_in.authenticator.begin_session().await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
@@ -63,7 +63,7 @@ pub(in crate::api) async fn end_session(
     State(log_in): State<LogIn>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let cookie = log_in.gate.end_session(&headers).await?;
+    let cookie = log_in.authenticator.end_session(&headers).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
@@ -78,8 +78,8 @@ pub(in crate::api) async fn throttle(
     if request.headers().contains_key(header::AUTHORIZATION) && !is_agents {
         let peer = request.extensions().get::<Peer>().copied();
         log_in.throttle.wait(peer).await;
-        if let Some(wrong) = log_in.gate.wrong_token(request.headers()) {
-            log_in.throttle.count(peer, &wrong);
+        if let Some(wrong) = log_in.authenticator.wrong_token(request.headers()) {
+            log_in.throttle.count_failure(peer, &wrong);
         }
     }
     next.run(request).await

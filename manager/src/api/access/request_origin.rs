@@ -13,13 +13,13 @@ use base64::prelude::BASE64_STANDARD;
 use super::super::Error;
 
 /// Returns the bearer token of a request.
-pub(in crate::api) fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(in crate::api) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Returns the password of a request with the scheme `Basic`, whatever the user name.
-pub(in crate::api) fn basic(headers: &HeaderMap) -> Option<String> {
+pub(in crate::api) fn basic_password(headers: &HeaderMap) -> Option<String> {
     let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
     let pair = String::from_utf8(pair.ok()?).ok()?;
@@ -56,7 +56,7 @@ pub(in crate::api) fn is_from_portal(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether the request's host is a name that no other machine can have.
-pub(in crate::api) fn names_this_machine(headers: &HeaderMap) -> bool {
+pub(in crate::api) fn has_local_host(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else {
         return false;
     };

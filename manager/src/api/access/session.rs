@@ -24,7 +24,7 @@ pub struct Sessions(Arc<Inner>);
 
 struct Inner {
     /// The end of each session, in milliseconds since the Unix epoch, by its digest.
-    ends: Mutex<HashMap<String, i64>>,
+    end_times: Mutex<HashMap<String, i64>>,
     /// `None` if the sessions end with this process.
     store: Option<SessionStore>,
     clock: Arc<dyn Clock>,
@@ -34,14 +34,14 @@ impl Sessions {
     /// Loads the sessions of `store`, and keeps later ones there.
     pub async fn load(store: SessionStore, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
         let now_ms = clock.now_ms();
-        let mut ends: HashMap<_, _> = store.all().await?.into_iter().collect();
-        ends.retain(|_, end| *end > now_ms);
-        Ok(Self(Arc::new(Inner { ends: Mutex::new(ends), store: Some(store), clock })))
+        let mut end_times: HashMap<_, _> = store.all().await?.into_iter().collect();
+        end_times.retain(|_, end| *end > now_ms);
+        Ok(Self(Arc::new(Inner { end_times: Mutex::new(end_times), store: Some(store), clock })))
     }
 
     /// Creates sessions that end with this process, for a store that is only read.
     pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner { ends: Mutex::default(), store: None, clock }))
+        Self(Arc::new(Inner { end_times: Mutex::default(), store: None, clock }))
     }
 
     /// Begins a session, and returns its id for the browser.
@@ -95,7 +95,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, i64>> {
-        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.end_times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

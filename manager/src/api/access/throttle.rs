@@ -32,9 +32,9 @@ impl Peer {
 
 /// The growth of the pause with the number of failures.
 #[derive(Debug, Clone, Copy)]
-struct Growth {
+struct PauseGrowth {
     /// The number of failures without a pause, because people mistype.
-    free: u32,
+    free_failures: u32,
     /// The number of further failures that doubles the pause.
     doubled_by: u32,
     longest: Duration,
@@ -43,9 +43,11 @@ struct Growth {
 /// The first pause, after the failures without one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The growth for one address.
-const ADDRESS_GROWTH: Growth = Growth { free: 5, doubled_by: 1, longest: Duration::from_secs(3) };
+const ADDRESS_GROWTH: PauseGrowth =
+    PauseGrowth { free_failures: 5, doubled_by: 1, longest: Duration::from_secs(3) };
 /// The growth for all addresses together.
-const OVERALL_GROWTH: Growth = Growth { free: 50, doubled_by: 10, longest: Duration::from_secs(1) };
+const OVERALL_GROWTH: PauseGrowth =
+    PauseGrowth { free_failures: 50, doubled_by: 10, longest: Duration::from_secs(1) };
 /// The time after which one failure is forgotten.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
 /// The maximum number of counted failures, so that the pauses end within minutes of the last guess.
@@ -60,7 +62,7 @@ pub(in crate::api) struct Throttle(Arc<Mutex<Failures>>);
 #[derive(Debug, Default)]
 struct Failures {
     overall: FailureCount,
-    of: HashMap<IpAddr, FailureCount>,
+    by_address: HashMap<IpAddr, FailureCount>,
     hasher: RandomState,
 }
 
@@ -73,25 +75,27 @@ struct FailureCount {
 }
 
 impl FailureCount {
-    fn at(&self, now: Instant) -> u32 {
+    fn decayed(&self, now: Instant) -> u32 {
         let Some(last) = self.last else { return 0 };
         let forgotten = now.saturating_duration_since(last).as_secs() / FAILURE_LIFETIME.as_secs();
         self.failures.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
     }
 
-    fn count(&mut self, shown: u64, now: Instant) {
+    fn count_failure(&mut self, shown: u64, now: Instant) {
         if self.last.is_some() && self.shown == shown {
             return;
         }
-        let failures = (self.at(now) + 1).min(MAX_FAILURES);
+        let failures = (self.decayed(now) + 1).min(MAX_FAILURES);
         *self = Self { failures, last: Some(now), shown };
     }
 }
 
-impl Growth {
+impl PauseGrowth {
     /// PURE: returns the pause after so many failures.
     fn pause(self, failures: u32) -> Duration {
-        let Some(beyond) = failures.checked_sub(self.free + 1) else { return Duration::ZERO };
+        let Some(beyond) = failures.checked_sub(self.free_failures + 1) else {
+            return Duration::ZERO;
+        };
         let factor = 1_u32.checked_shl(beyond / self.doubled_by).unwrap_or(u32::MAX);
         FIRST_PAUSE.saturating_mul(factor.max(1)).min(self.longest)
     }
@@ -107,24 +111,25 @@ impl Throttle {
 
     fn pause(&self, peer: Peer, now: Instant) -> Duration {
         let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = failures.of.get(&peer.network()).map_or(0, |tally| tally.at(now));
-        ADDRESS_GROWTH.pause(own).max(OVERALL_GROWTH.pause(failures.overall.at(now)))
+        let own = failures.by_address.get(&peer.network()).map_or(0, |tally| tally.decayed(now));
+        ADDRESS_GROWTH.pause(own).max(OVERALL_GROWTH.pause(failures.overall.decayed(now)))
     }
 
     /// Counts a wrong token.
-    pub(in crate::api) fn count(&self, peer: Option<Peer>, shown: &str) {
+    pub(in crate::api) fn count_failure(&self, peer: Option<Peer>, shown: &str) {
         let Some(peer) = peer else { return };
         let (address, now) = (peer.network(), Instant::now());
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = failures.hasher.hash_one(shown);
-        failures.overall.count(shown, now);
-        if failures.of.len() >= MAX_ADDRESSES && !failures.of.contains_key(&address) {
-            failures.of.retain(|_, tally| tally.at(now) > 0);
-            if failures.of.len() >= MAX_ADDRESSES {
+        failures.overall.count_failure(shown, now);
+        if failures.by_address.len() >= MAX_ADDRESSES && !failures.by_address.contains_key(&address)
+        {
+            failures.by_address.retain(|_, tally| tally.decayed(now) > 0);
+            if failures.by_address.len() >= MAX_ADDRESSES {
                 return;
             }
         }
-        failures.of.entry(address).or_default().count(shown, now);
+        failures.by_address.entry(address).or_default().count_failure(shown, now);
     }
 }
 
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_pause_grows_and_is_bounded() {
-        let ms = |growth: Growth, failures| growth.pause(failures).as_millis();
+        let ms = |growth: PauseGrowth, failures| growth.pause(failures).as_millis();
         let table = [(0, 0), (5, 0), (6, 100), (7, 200), (10, 1600), (11, 3000), (100, 3000)];
         for (failures, expected) in table {
             assert_eq!(ms(ADDRESS_GROWTH, failures), expected, "{failures}");
@@ -155,14 +160,14 @@ mod tests {
         let (guesser, user) = (peer("192.0.2.1"), peer("192.0.2.2"));
         let pause = |peer: Option<Peer>| throttle.pause(peer.unwrap(), Instant::now());
         for guess in 0..20 {
-            throttle.count(guesser, &guess.to_string());
+            throttle.count_failure(guesser, &guess.to_string());
         }
         assert_eq!(pause(guesser), ADDRESS_GROWTH.longest);
         assert_eq!(pause(peer("::ffff:192.0.2.1")), ADDRESS_GROWTH.longest, "the same address");
         assert_eq!(pause(user), Duration::ZERO);
         for guess in 0..1000 {
             let many = format!("10.0.{}.{}", guess / 250, guess % 250);
-            throttle.count(peer(&many), &format!("guess {guess}"));
+            throttle.count_failure(peer(&many), &format!("guess {guess}"));
         }
         assert_eq!(pause(user), OVERALL_GROWTH.longest, "guesses of many addresses count together");
         let began = Instant::now();
@@ -179,11 +184,11 @@ mod tests {
         let throttle = Throttle::default();
         let poller = peer("2001:db8::1");
         for _ in 0..1000 {
-            throttle.count(poller, "stale");
+            throttle.count_failure(poller, "stale");
         }
         assert_eq!(throttle.pause(poller.unwrap(), Instant::now()), Duration::ZERO);
         for guess in 0..20 {
-            throttle.count(peer(&format!("2001:db8::{guess}")), &guess.to_string());
+            throttle.count_failure(peer(&format!("2001:db8::{guess}")), &guess.to_string());
         }
         let pause = throttle.pause(poller.unwrap(), Instant::now());
         assert_eq!(pause, ADDRESS_GROWTH.longest, "addresses of one network count together");
@@ -193,8 +198,8 @@ mod tests {
     fn the_number_of_addresses_is_bounded() {
         let throttle = Throttle::default();
         for n in 0..u32::try_from(MAX_ADDRESSES).unwrap() + 10 {
-            throttle.count(Some(Peer(IpAddr::V4(n.into()))), &n.to_string());
+            throttle.count_failure(Some(Peer(IpAddr::V4(n.into()))), &n.to_string());
         }
-        assert_eq!(throttle.0.lock().unwrap().of.len(), MAX_ADDRESSES);
+        assert_eq!(throttle.0.lock().unwrap().by_address.len(), MAX_ADDRESSES);
     }
 }

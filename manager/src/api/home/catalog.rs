@@ -61,14 +61,14 @@ pub(super) struct Annotation {
 
 /// An experiment in the list.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct CatalogEntry {
     pub(super) summary: ExperimentSummary,
     /// `true` if the experiment has neither ended nor been interrupted.
-    pub(super) runs: bool,
+    pub(super) is_running: bool,
     pub(super) annotation: Annotation,
 }
 
-impl Entry {
+impl CatalogEntry {
     /// Returns the tags with which users find the experiment.
     pub(super) fn tags(&self) -> &[String] {
         self.annotation.tags.as_deref().unwrap_or(&self.summary.tags)
@@ -79,7 +79,7 @@ impl Entry {
 pub(super) struct Catalog {
     data_dir: PathBuf,
     dir: HomeDir,
-    known: Mutex<(BTreeMap<String, CachedSummary>, Option<Instant>)>,
+    summaries: Mutex<(BTreeMap<String, CachedSummary>, Option<Instant>)>,
     annotations: RwLock<BTreeMap<String, Annotation>>,
 }
 
@@ -98,7 +98,7 @@ impl Catalog {
         });
         let annotations = RwLock::new(annotations.collect());
         let (data_dir, dir) = (data_dir.to_owned(), dir.clone());
-        Self { data_dir, dir, known: Mutex::new((known, None)), annotations }
+        Self { data_dir, dir, summaries: Mutex::new((known, None)), annotations }
     }
 
     /// Returns the notes about an experiment.
@@ -122,8 +122,8 @@ impl Catalog {
     }
 
     /// Returns all experiments in their present state.
-    pub(super) async fn refresh(&self, home: &Home) -> Vec<Entry> {
-        let mut guard = self.known.lock().await;
+    pub(super) async fn refresh(&self, home: &Home) -> Vec<CatalogEntry> {
+        let mut guard = self.summaries.lock().await;
         let (known, saved) = &mut *guard;
         let data_dir = self.data_dir.clone();
         let found = tokio::task::spawn_blocking(move || scan(&data_dir)).await.unwrap_or_default();
@@ -155,7 +155,7 @@ impl Catalog {
         let entry = |(id, known): (&String, &CachedSummary)| {
             let summary = known.summary.clone();
             let annotation = annotations.get(id).cloned().unwrap_or_default();
-            Entry { summary, runs: false, annotation }
+            CatalogEntry { summary, is_running: false, annotation }
         };
         let entries: Vec<_> = known.iter().map(entry).collect();
         drop((annotations, guard));
@@ -172,8 +172,8 @@ impl Catalog {
         };
         let now_ms = home.0.clock.now_ms();
         let read = async {
-            if let Some(open) = home.if_open(&id).await {
-                return summary(&open.store, &open.board, now_ms).await;
+            if let Some(open) = home.find_open(&id).await {
+                return summary(&open.store, &open.trial_cache, now_ms).await;
             }
             let database = ExperimentDir::new(&self.data_dir, &id).database();
             let store = Store::open_to_read(&database).map_err(|error| chain(&error))?;
@@ -182,10 +182,10 @@ impl Catalog {
             let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
             let lives = row.ended_at_ms.is_none() && store.database().has_writer() == Some(true);
             if lives && let Ok(open) = home.experiment(&id).await {
-                return summary(&open.store, &open.board, now_ms).await;
+                return summary(&open.store, &open.trial_cache, now_ms).await;
             }
-            let board = TrialCache::of_experiment(store.queries().clone(), &spec);
-            summary(&store, &board, now_ms).await
+            let trial_cache = TrialCache::of_experiment(store.queries().clone(), &spec);
+            summary(&store, &trial_cache, now_ms).await
         };
         read.await.unwrap_or_else(unreadable)
     }
@@ -193,13 +193,13 @@ impl Catalog {
 
 async fn summary(
     store: &Store,
-    board: &TrialCache,
+    trial_cache: &TrialCache,
     now_ms: i64,
 ) -> Result<ExperimentSummary, String> {
     let row = store.experiment().await.map_err(|error| chain(&error))?;
     let row = row.ok_or("the experiment is not stored yet")?;
     let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
-    let snapshot = board.refresh().await.map_err(|error| chain(&error))?;
+    let snapshot = trial_cache.refresh().await.map_err(|error| chain(&error))?;
     let shown = view::experiment_view(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
     Ok(ExperimentSummary::new(&row, &shown))
 }
@@ -225,7 +225,7 @@ fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
 }
 
 /// Determines which of the readable experiments that have not ended run, and which are interrupted.
-fn mark_running(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
+fn mark_running(data_dir: &Path, mut entries: Vec<CatalogEntry>) -> Vec<CatalogEntry> {
     for entry in &mut entries {
         let summary = &mut entry.summary;
         if summary.ended_at_ms.is_some() || summary.state == "UNREADABLE" {
@@ -238,7 +238,7 @@ fn mark_running(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
             view::INTERRUPTED.clone_into(&mut summary.state);
             summary.trouble = Some(view::missing_manager_notice(&summary.id));
         } else {
-            entry.runs = true;
+            entry.is_running = true;
         }
     }
     entries

@@ -13,8 +13,8 @@ use super::super::Error;
 use super::super::access::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::plot::{StepCurve, plot};
-use super::super::portal::{self, PageRefusal, Viewer, page as dressed, words};
-use super::catalog::Entry;
+use super::super::portal::{self, PageRefusal, Viewer, display, page as render_page};
+use super::catalog::CatalogEntry;
 use super::{Home, list};
 use crate::search::class_args::parse_direction;
 use crate::view::curve::improvements;
@@ -37,7 +37,7 @@ const MAX_COMPARED: usize = 8;
 
 /// An experiment of the comparison.
 struct ComparedExperiment {
-    entry: Entry,
+    entry: CatalogEntry,
     /// The experiment's name. If another experiment has the same name, the id is added.
     name: String,
     begun_ms: i64,
@@ -60,25 +60,25 @@ pub(super) async fn page(
     RawQuery(query): RawQuery,
 ) -> Result<Response, PageRefusal> {
     let query = query.unwrap_or_default();
-    let ids = selected(&query);
-    let (columns, unreadable) = columns(&home, &ids).await?;
+    let ids = selected_ids(&query);
+    let (columns, unreadable) = read_columns(&home, &ids).await?;
     let content = html! {
         h1 { "Compare experiments" }
-        @for problem in &unreadable { p.trouble { (words::sanitize(problem)) } }
+        @for problem in &unreadable { p.trouble { (display::sanitize(problem)) } }
         @if columns.is_empty() {
             p { "First select up to " (MAX_COMPARED) " experiments in " a href=(url("/")) { "the list" } "." }
         } @else {
             @if ids.len() > MAX_COMPARED { p.hint { "Showing the first " (MAX_COMPARED) " of " (ids.len()) " selected experiments." } }
-            (warning(&columns))
+            (comparability_warning(&columns))
             p.hint { "Download: " a href=(file_link(&columns, "csv")) download { "CSV" } ", " a href=(file_link(&columns, "json")) download { "JSON" } }
             (comparison(&columns))
         }
     };
-    Ok(dressed(&viewer, "Compare", Some("comparison"), &content))
+    Ok(render_page(&viewer, "Compare", Some("comparison"), &content))
 }
 
 /// Returns the ids of the selected experiments.
-fn selected(query: &str) -> Vec<&str> {
+fn selected_ids(query: &str) -> Vec<&str> {
     query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect()
 }
 
@@ -90,7 +90,7 @@ fn file_link(columns: &[ComparedExperiment], format: &str) -> String {
 }
 
 /// Reads the experiments. Also returns the problems of those that cannot be read.
-async fn columns(
+async fn read_columns(
     home: &Home,
     ids: &[&str],
 ) -> Result<(Vec<ComparedExperiment>, Vec<String>), Error> {
@@ -98,7 +98,7 @@ async fn columns(
     let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
     for id in ids.iter().take(MAX_COMPARED) {
         let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
-        match column(home, &entries, &id).await {
+        match read_column(home, &entries, &id).await {
             Ok(column) => columns.push(column),
             // The experiment may have been removed since its selection.
             Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
@@ -108,7 +108,8 @@ async fn columns(
     Ok((columns, unreadable))
 }
 
-/// Returns a comparison of experiments as a file: their results, the parameters of their best trials, and their settings
+/// Returns a comparison of experiments as a file: their results, the parameters of their best trials, and their
+/// settings
 ///
 /// Only a home has this route. Compares up to eight experiments. A CSV file has a column for each of them.
 #[utoipa::path(
@@ -125,10 +126,10 @@ pub(in crate::api) async fn export(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
     let query = query.unwrap_or_default();
-    let ids = selected(&query);
+    let ids = selected_ids(&query);
     let mut others = query.split('&').filter(|pair| !pair.starts_with("experiment="));
     let format = others.find_map(|pair| pair.strip_prefix("format=")).unwrap_or("csv");
-    let (columns, unreadable) = columns(&home, &ids).await?;
+    let (columns, unreadable) = read_columns(&home, &ids).await?;
     if let Some(problem) = unreadable.first() {
         return Err(Error::BadRequest(problem.clone()));
     }
@@ -143,7 +144,7 @@ pub(in crate::api) async fn export(
 }
 
 /// The facts of the table of results, with their names.
-fn facts(column: &ComparedExperiment) -> [(&'static str, Value); 8] {
+fn result_facts(column: &ComparedExperiment) -> [(&'static str, Value); 8] {
     let summary = &column.entry.summary;
     let best = summary.best.as_ref();
     [
@@ -165,7 +166,7 @@ fn json_of(columns: &[ComparedExperiment]) -> Value {
             "parameters": column.exact_parameters, "settings": column.settings,
         });
         if let Some(members) = member.as_object_mut() {
-            members.extend(facts(column).map(|(name, value)| (name.to_owned(), value)));
+            members.extend(result_facts(column).map(|(name, value)| (name.to_owned(), value)));
         }
         member
     };
@@ -182,16 +183,14 @@ fn table_of(columns: &[ComparedExperiment]) -> String {
         row("part", "name", of(&|column| column.name.clone())),
         row("result", "id", of(&|column| column.entry.summary.id.clone())),
     ];
-    let names = columns.first().map(facts).into_iter().flatten().map(|(name, _)| name);
-    rows.extend(
-        names.enumerate().map(|(at, name)| {
-            row("result", name, of(&|column| format_value(&facts(column)[at].1)))
-        }),
-    );
+    let names = columns.first().map(result_facts).into_iter().flatten().map(|(name, _)| name);
+    rows.extend(names.enumerate().map(|(at, name)| {
+        row("result", name, of(&|column| format_value(&result_facts(column)[at].1)))
+    }));
     let parts: [(&str, Members); 2] =
         [("parameter", |column| &column.exact_parameters), ("setting", |column| &column.settings)];
     for (part, members) in parts {
-        let (different, same) = partitioned(columns, members);
+        let (different, same) = partition_members(columns, members);
         rows.extend(different.into_iter().chain(same).map(|name| {
             row(part, name, of(&|column| members(column).get(name).cloned().unwrap_or_default()))
         }));
@@ -199,21 +198,21 @@ fn table_of(columns: &[ComparedExperiment]) -> String {
     export::csv_rows(rows.into_iter())
 }
 
-async fn column(
+async fn read_column(
     home: &Home,
-    entries: &[Entry],
+    entries: &[CatalogEntry],
     id: &ExperimentId,
 ) -> Result<ComparedExperiment, Error> {
     let open = home.experiment(id).await?;
     let entry = entries.iter().find(|entry| entry.summary.id == id.as_str()).cloned();
     let entry = entry.ok_or(Error::NotFound)?;
     let row = open.store.experiment().await?.ok_or(Error::NotFound)?;
-    let snapshot = open.board.refresh().await?;
+    let snapshot = open.trial_cache.refresh().await?;
     let direction = parse_direction(&entry.summary.optimize_mode).unwrap_or(Direction::Maximize);
     let until_ms = entry.summary.ended_at_ms.unwrap_or_else(|| home.0.clock.now_ms());
-    let name = list::name(&entry.summary).to_owned();
+    let name = list::display_name(&entry.summary).to_owned();
     let begun_ms = row.created_at_ms;
-    let (over_trials, over_time) = curves(&snapshot, direction, begun_ms, until_ms);
+    let (over_trials, over_time) = best_so_far_curves(&snapshot, direction, begun_ms, until_ms);
     let mut settings = BTreeMap::new();
     flatten("", &view::redact_secrets(&row.canonical), &mut settings);
     let best = entry.summary.best.as_ref();
@@ -223,7 +222,7 @@ async fn column(
     let of = |written: fn(&Value) -> String| -> BTreeMap<String, String> {
         parameters.iter().map(|(name, value)| (name.clone(), written(value))).collect()
     };
-    let (parameters, exact_parameters) = (of(words::brief), of(format_value));
+    let (parameters, exact_parameters) = (of(display::brief), of(format_value));
     #[rustfmt::skip]
     let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters, exact_parameters };
     Ok(column)
@@ -239,27 +238,27 @@ fn distinguish_names(columns: &mut [ComparedExperiment]) {
     }
 }
 
-fn number(value: &impl ToString) -> f64 {
+fn to_f64(value: &impl ToString) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
 /// Returns the best result over trials, by their position, and over the milliseconds since the start of the
 /// experiment.
-fn curves(
+fn best_so_far_curves(
     snapshot: &Snapshot,
     direction: Direction,
     begun_ms: i64,
     until_ms: i64,
 ) -> (StepCurve, StepCurve) {
-    let since = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0));
+    let since = |ms: i64| to_f64(&ms.saturating_sub(begun_ms).max(0));
     let competing = view::competing_trials(snapshot).into_iter();
     let mut ends: Vec<_> = competing
         .filter_map(|(trial, number)| Some((trial.ended_at_ms?, trial.sequence, number)))
         .collect();
     let best = |results: Vec<(u64, f64)>| improvements(results.into_iter(), direction);
     let by_trial = best(ends.iter().map(|(_, sequence, value)| (*sequence, *value)).collect());
-    let points = by_trial.iter().map(|step| (number(&step.sequence), step.value)).collect();
-    let until = number(&snapshot.trials.len().saturating_sub(1));
+    let points = by_trial.iter().map(|step| (to_f64(&step.sequence), step.value)).collect();
+    let until = to_f64(&snapshot.trials.len().saturating_sub(1));
     let over_trials = StepCurve { name: String::new(), points, until };
     ends.sort_by_key(|(at, sequence, _)| (*at, *sequence));
     let numbered = (0_u64..).zip(&ends).map(|(place, (.., value))| (place, *value));
@@ -282,7 +281,7 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
             }
         }
         Value::Object(range) if range.contains_key("_type") => {
-            let text = |name: &str| range.get(name).map(words::value).unwrap_or_default();
+            let text = |name: &str| range.get(name).map(display::value).unwrap_or_default();
             into.insert(path.to_owned(), format!("{} {}", text("_type"), text("_value")));
         }
         value @ (Value::Null
@@ -290,11 +289,11 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
         | Value::Number(_)
         | Value::String(_)
         | Value::Array(_)
-        | Value::Object(_)) => drop(into.insert(path.to_owned(), words::value(value))),
+        | Value::Object(_)) => drop(into.insert(path.to_owned(), display::value(value))),
     }
 }
 
-fn warning(columns: &[ComparedExperiment]) -> Markup {
+fn comparability_warning(columns: &[ComparedExperiment]) -> Markup {
     let mixed = |of: fn(&ComparedExperiment) -> Option<&str>| {
         columns.windows(2).any(|pair| of(&pair[0]) != of(&pair[1]))
     };
@@ -315,12 +314,12 @@ fn warning(columns: &[ComparedExperiment]) -> Markup {
 fn comparison(columns: &[ComparedExperiment]) -> Markup {
     html! {
         @for script in COMPARISON_SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
-        span #comparison hidden data-live data-experiments=(data(columns).to_string()) {}
+        span #comparison hidden data-live data-experiments=(script_data(columns).to_string()) {}
         (portal::plot_keys())
         div.plots {
             section.wide {
                 h2 #histories-title { "Optimisation history" }
-                figure.chart.plot data-plot="histories" aria-labelledby="histories-title" { (fixed_plots(columns)) }
+                figure.chart.plot data-plot="histories" aria-labelledby="histories-title" { (static_plots(columns)) }
             }
             (portal::plot_place("best-curves", "Intermediate results of the best trials", "wide", &html! {}))
         }
@@ -329,24 +328,24 @@ fn comparison(columns: &[ComparedExperiment]) -> Markup {
 }
 
 /// Returns the data that the script needs to fetch and draw the experiments.
-fn data(columns: &[ComparedExperiment]) -> Value {
+fn script_data(columns: &[ComparedExperiment]) -> Value {
     let column = |column: &ComparedExperiment| {
         let ComparedExperiment { entry, name, begun_ms, until_ms, .. } = column;
         json!({
-            "id": entry.summary.id, "name": name, "mode": entry.summary.optimize_mode, "metric": metric(column),
-            "begun": begun_ms, "until": until_ms, "runs": entry.runs,
+            "id": entry.summary.id, "name": name, "mode": entry.summary.optimize_mode, "metric": result_name(column),
+            "begun": begun_ms, "until": until_ms, "runs": entry.is_running,
         })
     };
     columns.iter().map(column).collect()
 }
 
 /// Returns the name of the results.
-fn metric(column: &ComparedExperiment) -> String {
-    words::sanitize(column.entry.summary.metric.as_deref().unwrap_or("result"))
+fn result_name(column: &ComparedExperiment) -> String {
+    display::sanitize(column.entry.summary.metric.as_deref().unwrap_or("result"))
 }
 
 /// Renders the plots for browsers without JavaScript.
-fn fixed_plots(columns: &[ComparedExperiment]) -> Markup {
+fn static_plots(columns: &[ComparedExperiment]) -> Markup {
     let curves = |of: fn(&ComparedExperiment) -> &StepCurve, unit: f64| -> Vec<StepCurve> {
         let named = |column: &ComparedExperiment| {
             let StepCurve { points, until, .. } = of(column);
@@ -358,8 +357,8 @@ fn fixed_plots(columns: &[ComparedExperiment]) -> Markup {
     let (unit, in_unit) = time_unit(columns.iter().map(|column| column.over_time.until));
     html! {
         div.plots {
-            (plot("Best so far over trials", "trial", &curves(|column| &column.over_trials, 1.0), words::number))
-            (plot("Best so far over time", &format!("{in_unit} since the start"), &curves(|column| &column.over_time, unit), words::rate))
+            (plot("Best so far over trials", "trial", &curves(|column| &column.over_trials, 1.0), display::number))
+            (plot("Best so far over time", &format!("{in_unit} since the start"), &curves(|column| &column.over_time, unit), display::rate))
         }
     }
 }
@@ -376,7 +375,7 @@ fn time_unit(times: impl Iterator<Item = f64>) -> (f64, &'static str) {
 type Members = fn(&ComparedExperiment) -> &BTreeMap<String, String>;
 
 /// Returns the names of all members, those with different values first.
-fn partitioned(columns: &[ComparedExperiment], of: Members) -> (Vec<&String>, Vec<&String>) {
+fn partition_members(columns: &[ComparedExperiment], of: Members) -> (Vec<&String>, Vec<&String>) {
     let mut names: Vec<&String> = columns.iter().flat_map(|column| of(column).keys()).collect();
     names.sort();
     names.dedup();
@@ -387,24 +386,24 @@ fn partitioned(columns: &[ComparedExperiment], of: Members) -> (Vec<&String>, Ve
 }
 
 fn tables(columns: &[ComparedExperiment]) -> Markup {
-    let (different, same) = partitioned(columns, |column| &column.settings);
-    let (mut parameters, equal) = partitioned(columns, |column| &column.parameters);
+    let (different, same) = partition_members(columns, |column| &column.settings);
+    let (mut parameters, equal) = partition_members(columns, |column| &column.parameters);
     parameters.extend(equal);
     html! {
         h2 { "Results" }
-        (table(columns, "Results", &results(columns)))
+        (table(columns, "Results", &result_rows(columns)))
         @if !parameters.is_empty() {
             h2 { "Parameters of the best trial" }
-            (table(columns, "Parameters of the best trial", &members(columns, &parameters, false, |column| &column.parameters)))
+            (table(columns, "Parameters of the best trial", &member_rows(columns, &parameters, false, |column| &column.parameters)))
         }
         h2 { "Settings" }
         @if different.is_empty() { p { "All settings are identical." } } @else {
-            (table(columns, "Different settings", &members(columns, &different, true, |column| &column.settings)))
+            (table(columns, "Different settings", &member_rows(columns, &different, true, |column| &column.settings)))
         }
         @if !same.is_empty() {
             details {
                 summary { (same.len()) @if same.len() == 1 { " identical setting" } @else { " identical settings" } }
-                (table(columns, "Identical settings", &members(columns, &same, false, |column| &column.settings)))
+                (table(columns, "Identical settings", &member_rows(columns, &same, false, |column| &column.settings)))
             }
         }
     }
@@ -421,7 +420,7 @@ fn table(columns: &[ComparedExperiment], title: &str, rows: &Markup) -> Markup {
                         @for (at, column) in columns.iter().enumerate() {
                             th scope="col" {
                                 span class={ "mark c" (at % 8) } aria-hidden="true" {}
-                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::sanitize(&column.name)) }
+                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (display::sanitize(&column.name)) }
                             }
                         }
                     }
@@ -432,7 +431,7 @@ fn table(columns: &[ComparedExperiment], title: &str, rows: &Markup) -> Markup {
     }
 }
 
-fn members(
+fn member_rows(
     columns: &[ComparedExperiment],
     names: &[&String],
     are_different: bool,
@@ -441,9 +440,9 @@ fn members(
     html! {
         @for name in names {
             tr class=[are_different.then_some("differs")] {
-                th scope="row" { (words::sanitize(name)) }
+                th scope="row" { (display::sanitize(name)) }
                 @for column in columns {
-                    td.wrap { @match of(column).get(*name) { Some(value) => (words::sanitize(value)), None => small { "not set" } } }
+                    td.wrap { @match of(column).get(*name) { Some(value) => (display::sanitize(value)), None => small { "not set" } } }
                 }
             }
         }
@@ -451,27 +450,31 @@ fn members(
 }
 
 /// Returns the name of the results of all experiments.
-fn metrics(columns: &[ComparedExperiment]) -> String {
-    let first = columns.first().map(metric).unwrap_or_default();
-    if columns.iter().all(|column| metric(column) == first) { first } else { "result".to_owned() }
+fn result_names(columns: &[ComparedExperiment]) -> String {
+    let first = columns.first().map(result_name).unwrap_or_default();
+    if columns.iter().all(|column| result_name(column) == first) {
+        first
+    } else {
+        "result".to_owned()
+    }
 }
 
-fn best(column: &ComparedExperiment) -> Markup {
+fn best_cell(column: &ComparedExperiment) -> Markup {
     let summary = &column.entry.summary;
     html! {
         @if let Some(best) = &summary.best {
-            strong { (words::number(best.value)) } ", "
+            strong { (display::number(best.value)) } ", "
             a href=(url(&format!("/e/{}/trials/{}", summary.id, best.id))) { "trial " (best.sequence) }
         } @else { small { "none yet" } }
     }
 }
 
-fn results(columns: &[ComparedExperiment]) -> Markup {
+fn result_rows(columns: &[ComparedExperiment]) -> Markup {
     html! {
         tr { th scope="row" { "State" } @for column in columns { td { (list::standing(&column.entry)) } } }
-        tr { th scope="row" { "Best " (metrics(columns)) } @for column in columns { td { (best(column)) } } }
+        tr { th scope="row" { "Best " (result_names(columns)) } @for column in columns { td { (best_cell(column)) } } }
         tr { th scope="row" { "Trials" } @for column in columns { td { (column.entry.summary.ended) @if column.entry.summary.failed > 0 { ", " (column.entry.summary.failed) " failed" } } } }
-        tr { th scope="row" { "Running time" } @for column in columns { td { (words::span(column.entry.summary.elapsed_ms)) } } }
+        tr { th scope="row" { "Running time" } @for column in columns { td { (display::span(column.entry.summary.elapsed_ms)) } } }
     }
 }
 

@@ -13,11 +13,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::portal::base::url;
-use super::super::portal::{PageRefusal, Viewer, page as dressed, time, words};
+use super::super::portal::{PageRefusal, Viewer, display, page as render_page, time};
 use super::super::user::CheckedQuery;
 use super::super::{Error, percent};
 use super::Home;
-use super::catalog::Entry;
+use super::catalog::CatalogEntry;
 use crate::view::export::csv_lines;
 use crate::view::{self, ExperimentSummary};
 
@@ -105,7 +105,7 @@ pub(in crate::api) struct ExperimentPage {
 }
 
 /// Returns the state of an experiment in one word.
-pub(super) fn standing(entry: &Entry) -> &'static str {
+pub(super) fn standing(entry: &CatalogEntry) -> &'static str {
     match entry.summary.state.as_str() {
         "DONE" => "done",
         "STOPPED" => "stopped",
@@ -116,12 +116,12 @@ pub(super) fn standing(entry: &Entry) -> &'static str {
 }
 
 /// Returns the best result of an experiment, for sorting.
-fn best(entry: &Entry) -> Option<f64> {
+fn best_value(entry: &CatalogEntry) -> Option<f64> {
     entry.summary.best.as_ref().map(|best| best.value)
 }
 
 /// Returns the share of the trials that have ended, from 0 to 1.
-fn progress(entry: &Entry) -> Option<f64> {
+fn ended_share(entry: &CatalogEntry) -> Option<f64> {
     let most = entry.summary.max_trial_number.filter(|most| *most > 0)?;
     let number = |count: u64| count.to_string().parse::<f64>().unwrap_or(0.0);
     let ended = u64::try_from(entry.summary.ended).unwrap_or(u64::MAX);
@@ -129,19 +129,19 @@ fn progress(entry: &Entry) -> Option<f64> {
 }
 
 /// Returns the displayed name of an experiment.
-pub(super) fn name(summary: &ExperimentSummary) -> &str {
+pub(super) fn display_name(summary: &ExperimentSummary) -> &str {
     summary.name.as_deref().unwrap_or(&summary.id)
 }
 
 impl ExperimentQuery {
-    fn text(value: Option<&String>) -> Option<&str> {
+    fn trimmed(value: Option<&String>) -> Option<&str> {
         value.map(|text| text.trim()).filter(|text| !text.is_empty())
     }
 
-    fn matches(&self, entry: &Entry) -> bool {
+    fn matches(&self, entry: &CatalogEntry) -> bool {
         let summary = &entry.summary;
         let is = |wanted: Option<&str>, value: &str| wanted.is_none_or(|wanted| wanted == value);
-        let text = Self::text(self.q.as_ref()).map(str::to_lowercase);
+        let text = Self::trimmed(self.q.as_ref()).map(str::to_lowercase);
         let holds = |text: &String| {
             let own = [&summary.id, &summary.platform, &entry.annotation.notes];
             let own =
@@ -149,14 +149,14 @@ impl ExperimentQuery {
             own.into_iter().any(|value| value.to_lowercase().contains(text))
         };
         entry.annotation.archived == self.archived.unwrap_or(false)
-            && is(Self::text(self.state.as_ref()), standing(entry))
-            && is(Self::text(self.owner.as_ref()), summary.owner.as_deref().unwrap_or_default())
-            && Self::text(self.tag.as_ref())
+            && is(Self::trimmed(self.state.as_ref()), standing(entry))
+            && is(Self::trimmed(self.owner.as_ref()), summary.owner.as_deref().unwrap_or_default())
+            && Self::trimmed(self.tag.as_ref())
                 .is_none_or(|tag| entry.tags().iter().any(|known| known == tag))
             && text.as_ref().is_none_or(holds)
     }
 
-    fn order(&self, one: &Entry, other: &Entry) -> Result<Ordering, String> {
+    fn order(&self, one: &CatalogEntry, other: &CatalogEntry) -> Result<Ordering, String> {
         let (a, b) = (&one.summary, &other.summary);
         let numbers = |a: Option<f64>, b: Option<f64>| match (a, b) {
             (Some(a), Some(b)) => b.total_cmp(&a),
@@ -165,10 +165,10 @@ impl ExperimentQuery {
         let named = self.sort.as_deref().filter(|sort| !sort.is_empty()).unwrap_or("created");
         let natural = match named {
             "created" => b.created_at_ms.cmp(&a.created_at_ms),
-            "name" => name(a).to_lowercase().cmp(&name(b).to_lowercase()),
+            "name" => display_name(a).to_lowercase().cmp(&display_name(b).to_lowercase()),
             "state" => standing(one).cmp(standing(other)),
-            "best" => numbers(best(one), best(other)),
-            "progress" => numbers(progress(one), progress(other)),
+            "best" => numbers(best_value(one), best_value(other)),
+            "progress" => numbers(ended_share(one), ended_share(other)),
             "owner" => a.owner.cmp(&b.owner),
             "platform" => a.platform.cmp(&b.platform),
             other => {
@@ -190,7 +190,7 @@ impl ExperimentQuery {
     }
 
     /// Returns the entries that match the query, in its order.
-    fn chosen(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, Error> {
+    fn select(&self, entries: Vec<CatalogEntry>) -> Result<Vec<CatalogEntry>, Error> {
         let mut chosen: Vec<_> = entries.into_iter().filter(|entry| self.matches(entry)).collect();
         let mut fault = None;
         chosen.sort_by(|one, other| {
@@ -226,13 +226,13 @@ impl ExperimentQuery {
         let kept = kept.filter_map(|(name, value)| Some((name, value?)));
         let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
         let pairs: Vec<_> =
-            pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
+            pairs.map(|(name, value)| format!("{name}={}", percent::encode(value))).collect();
         let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
         url(&format!("{path}{query}"))
     }
 }
 
-fn listed(entry: Entry) -> ListedExperiment {
+fn to_listed(entry: CatalogEntry) -> ListedExperiment {
     ListedExperiment {
         standing: standing(&entry),
         path: url(&format!("/e/{}/", entry.summary.id)),
@@ -254,10 +254,10 @@ pub(in crate::api) async fn experiments(
     State(home): State<Home>,
     CheckedQuery(query): CheckedQuery<ExperimentQuery>,
 ) -> Result<Json<ExperimentPage>, Error> {
-    let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
+    let chosen = query.select(home.0.catalog.refresh(&home).await)?;
     let (total, pages) = (chosen.len(), chosen.len().div_ceil(PAGE_ROWS).max(1));
     let from = query.page.unwrap_or(1).clamp(1, pages) - 1;
-    let listed = chosen.into_iter().skip(from * PAGE_ROWS).take(PAGE_ROWS).map(listed);
+    let listed = chosen.into_iter().skip(from * PAGE_ROWS).take(PAGE_ROWS).map(to_listed);
     Ok(Json(ExperimentPage { experiments: listed.collect(), total, pages }))
 }
 
@@ -283,8 +283,8 @@ pub(in crate::api) async fn export(
         }
     }
     let CheckedQuery(query) = CheckedQuery::<ExperimentQuery>::of_text(&rest.join("&"))?;
-    let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
-    let listed: Vec<_> = chosen.into_iter().map(listed).collect();
+    let chosen = query.select(home.0.catalog.refresh(&home).await)?;
+    let listed: Vec<_> = chosen.into_iter().map(to_listed).collect();
     let text = match format {
         "csv" => csv_lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
         "json" => serde_json::to_string_pretty(&listed).unwrap_or_default(),
@@ -346,7 +346,7 @@ pub(super) async fn page(
         entries.iter().filter_map(|entry| entry.summary.owner.clone()).collect();
     owners.sort();
     owners.dedup();
-    let chosen = query.chosen(entries)?;
+    let chosen = query.select(entries)?;
     let (total, pages) = (chosen.len(), chosen.len().div_ceil(PAGE_ROWS).max(1));
     let at = query.page.unwrap_or(1).clamp(1, pages);
     let rows: Vec<_> = chosen.into_iter().skip((at - 1) * PAGE_ROWS).take(PAGE_ROWS).collect();
@@ -383,13 +383,13 @@ pub(super) async fn page(
             @if pages > 1 { (page_links(&query, at, pages)) }
         }
     };
-    Ok(dressed(&viewer, "Experiments", Some("experiments"), &content))
+    Ok(render_page(&viewer, "Experiments", Some("experiments"), &content))
 }
 
 impl ExperimentQuery {
     fn is_filtered(&self) -> bool {
         let filters = [&self.q, &self.state, &self.owner, &self.tag];
-        filters.into_iter().any(|filter| Self::text(filter.as_ref()).is_some())
+        filters.into_iter().any(|filter| Self::trimmed(filter.as_ref()).is_some())
     }
 }
 
@@ -420,12 +420,12 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
                 label { "Owner "
                     select name="owner" {
                         option value="" { "all" }
-                        @for one in owners { option value=(one) selected[one == owner] { (words::sanitize(one)) } }
+                        @for one in owners { option value=(one) selected[one == owner] { (display::sanitize(one)) } }
                     }
                 }
             }
             @if let Some(tag) = query.tag.as_deref().filter(|tag| !tag.is_empty()) {
-                label { input type="checkbox" name="tag" value=(tag) checked; " tag " (words::sanitize(tag)) }
+                label { input type="checkbox" name="tag" value=(tag) checked; " tag " (display::sanitize(tag)) }
             }
             @if query.archived == Some(true) { input type="hidden" name="archived" value="true"; }
             @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
@@ -435,7 +435,7 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
     }
 }
 
-fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) -> Markup {
+fn table(query: &ExperimentQuery, rows: &[CatalogEntry], viewer: &Viewer, now_ms: i64) -> Markup {
     let heading = |column: &str, name: &str, kind: Option<&str>| {
         let current = query.sort.as_deref().filter(|sort| !sort.is_empty()).unwrap_or("created");
         let falls = matches!(column, "created" | "best" | "progress");
@@ -468,7 +468,7 @@ fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) 
                 }
                 tbody {
                     @for entry in rows {
-                        @let part = viewer.has.part(row(query, entry, now_ms));
+                        @let part = viewer.known_parts.part(row(query, entry, now_ms));
                         tr data-part=(part.mark) { (part.content) }
                     }
                 }
@@ -478,7 +478,7 @@ fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) 
 }
 
 /// Returns the colour of an experiment's state, as the name of a state with this colour, and the words for it.
-fn badge(entry: &Entry) -> (&'static str, &'static str) {
+fn state_badge(entry: &CatalogEntry) -> (&'static str, &'static str) {
     let summary = &entry.summary;
     let has_result = summary.best.is_some() || summary.front.is_some_and(|front| front > 0);
     match standing(entry) {
@@ -493,26 +493,26 @@ fn badge(entry: &Entry) -> (&'static str, &'static str) {
     }
 }
 
-fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
+fn row(query: &ExperimentQuery, entry: &CatalogEntry, now_ms: i64) -> Markup {
     let summary = &entry.summary;
     let id = &summary.id;
-    let (state, word) = badge(entry);
+    let (state, word) = state_badge(entry);
     let first = entry.annotation.notes.lines().find(|line| !line.trim().is_empty());
     let first: String =
         first.unwrap_or_default().trim_start_matches('#').trim().chars().take(60).collect();
     html! {
         td.selection { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "select experiment " (id) }; }
         th scope="row" {
-            a href=(url(&format!("/e/{id}/"))) { (words::sanitize(name(summary))) }
+            a href=(url(&format!("/e/{id}/"))) { (display::sanitize(display_name(summary))) }
             @if summary.name.is_some() { " " code.quiet { (id) } }
-            @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::sanitize(tag)) } }
-            @if let Some(trouble) = &summary.trouble { br; small { (words::sanitize(trouble)) } }
+            @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (display::sanitize(tag)) } }
+            @if let Some(trouble) = &summary.trouble { br; small { (display::sanitize(trouble)) } }
         }
         td.badge { span.state data-state=(state) { (word) } }
         td.number data-label="Best" {
             @if let Some(best) = &summary.best {
-                a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
-                @if let Some(metric) = &summary.metric { " " small { (words::sanitize(metric)) } }
+                a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (display::number(best.value)) }
+                @if let Some(metric) = &summary.metric { " " small { (display::sanitize(metric)) } }
             } @else if let Some(front) = summary.front {
                 a href=(url(&format!("/e/{id}/"))) { (front) } " " small { "on the front" }
             }
@@ -526,10 +526,10 @@ fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
                 progress value=(summary.ended) max=(most) aria-label={ "trials of " (id) " that have ended" } {}
             }
         }
-        td.owner data-label="Owner" { (summary.owner.as_deref().map(words::sanitize).unwrap_or_default()) }
+        td.owner data-label="Owner" { (summary.owner.as_deref().map(display::sanitize).unwrap_or_default()) }
         td data-label="Platform" { (summary.platform) }
         td data-label="Started" { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
-        td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::sanitize(&first)) } } }
+        td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (display::sanitize(&first)) } } }
     }
 }
 
@@ -538,7 +538,7 @@ mod tests {
     use super::super::catalog::Annotation;
     use super::*;
 
-    fn entry(id: &str, state: &str, owner: &str, best: Option<f64>) -> Entry {
+    fn entry(id: &str, state: &str, owner: &str, best: Option<f64>) -> CatalogEntry {
         let best =
             best.map(|value| crate::view::BestTrial { id: "t".to_owned(), sequence: 0, value });
         let summary = ExperimentSummary {
@@ -548,45 +548,45 @@ mod tests {
             best,
             ..ExperimentSummary::unreadable(id, String::new())
         };
-        Entry { summary, runs: id == "c", annotation: Annotation::default() }
+        CatalogEntry { summary, is_running: id == "c", annotation: Annotation::default() }
     }
 
-    fn found(query: &ExperimentQuery) -> Vec<String> {
+    fn selected_ids(query: &ExperimentQuery) -> Vec<String> {
         let entries = vec![
             entry("a", "DONE", "ann", Some(0.5)),
             entry("b", view::INTERRUPTED, "bob", None),
             entry("c", "RUNNING", "ann", Some(0.7)),
         ];
-        query.chosen(entries).unwrap().into_iter().map(|entry| entry.summary.id).collect()
+        query.select(entries).unwrap().into_iter().map(|entry| entry.summary.id).collect()
     }
 
     #[test]
     fn experiments_are_filtered_and_sorted_by_the_query() {
         let text = |text: &str| Some(text.to_owned());
         let all = ExperimentQuery::default;
-        assert_eq!(found(&ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
-        assert_eq!(found(&ExperimentQuery { state: text("running"), ..all() }), ["c"]);
-        assert_eq!(found(&ExperimentQuery { state: text("interrupted"), ..all() }), ["b"]);
-        assert_eq!(found(&ExperimentQuery { q: text("BOB"), ..all() }), ["b"]);
-        assert_eq!(found(&ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
-        assert_eq!(found(&ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
-        assert_eq!(found(&ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
+        assert_eq!(selected_ids(&ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
+        assert_eq!(selected_ids(&ExperimentQuery { state: text("running"), ..all() }), ["c"]);
+        assert_eq!(selected_ids(&ExperimentQuery { state: text("interrupted"), ..all() }), ["b"]);
+        assert_eq!(selected_ids(&ExperimentQuery { q: text("BOB"), ..all() }), ["b"]);
+        assert_eq!(selected_ids(&ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
+        assert_eq!(selected_ids(&ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
+        assert_eq!(selected_ids(&ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
         let other = ExperimentQuery { sort: text("best"), order: text("asc"), ..all() };
-        assert_eq!(found(&other)[..], ["b", "a", "c"]);
+        assert_eq!(selected_ids(&other)[..], ["b", "a", "c"]);
         let wrong = ExperimentQuery { sort: text("size"), ..all() };
-        assert!(wrong.chosen(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());
+        assert!(wrong.select(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());
     }
 
     #[test]
     fn a_search_without_a_result_and_a_troubled_stop_look_different() {
         let failed = |best: Option<f64>, failed: usize, front: Option<usize>| {
             let one = entry("a", "DONE", "ann", best);
-            Entry { summary: ExperimentSummary { front, failed, ..one.summary }, ..one }
+            CatalogEntry { summary: ExperimentSummary { front, failed, ..one.summary }, ..one }
         };
         let stopped = |trouble: Option<&str>| {
             let one = entry("a", "STOPPED", "ann", None);
             let trouble = trouble.map(str::to_owned);
-            Entry { summary: ExperimentSummary { trouble, ..one.summary }, ..one }
+            CatalogEntry { summary: ExperimentSummary { trouble, ..one.summary }, ..one }
         };
         #[rustfmt::skip]
         let table = [
@@ -599,7 +599,7 @@ mod tests {
             (stopped(Some("3 trials failed")), ("STOPPING", "stopped")),
         ];
         for (entry, expected) in table {
-            assert_eq!(badge(&entry), expected, "{:?}", entry.summary);
+            assert_eq!(state_badge(&entry), expected, "{:?}", entry.summary);
         }
     }
 

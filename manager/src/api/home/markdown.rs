@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 /// Returns a note as HTML.
-pub(super) fn rendered(note: &str) -> Markup {
+pub(super) fn render(note: &str) -> Markup {
     let lines: Vec<&str> = note.lines().collect();
     let mut rest = lines.as_slice();
     let mut blocks = Vec::new();
@@ -19,9 +19,9 @@ pub(super) fn rendered(note: &str) -> Markup {
         } else if let Some((level, text)) = heading(first) {
             // The page itself uses the first levels.
             blocks.push(match level {
-                1 => html! { h3 { (inline(text)) } },
-                2 => html! { h4 { (inline(text)) } },
-                _ => html! { h5 { (inline(text)) } },
+                1 => html! { h3 { (render_inline(text)) } },
+                2 => html! { h4 { (render_inline(text)) } },
+                _ => html! { h5 { (render_inline(text)) } },
             });
             rest = after;
         } else {
@@ -36,7 +36,7 @@ pub(super) fn rendered(note: &str) -> Markup {
                 })
                 .count();
             let (own, after) = rest.split_at(count.max(1));
-            blocks.push(kind.block(own));
+            blocks.push(kind.render_block(own));
             rest = after;
         }
     }
@@ -55,9 +55,9 @@ enum BlockKind {
 impl BlockKind {
     fn of(line: &str) -> Self {
         let line = line.trim_start();
-        if item(line).is_some() {
+        if list_item(line).is_some() {
             Self::Items
-        } else if numbered(line).is_some() {
+        } else if numbered_item(line).is_some() {
             Self::Numbers
         } else if line.starts_with('>') {
             Self::Quotation
@@ -66,20 +66,23 @@ impl BlockKind {
         }
     }
 
-    fn block(self, lines: &[&str]) -> Markup {
+    fn render_block(self, lines: &[&str]) -> Markup {
         let all = |each: fn(&str) -> Option<&str>| -> Vec<Markup> {
-            lines.iter().map(|line| inline(each(line.trim_start()).unwrap_or(line))).collect()
+            lines
+                .iter()
+                .map(|line| render_inline(each(line.trim_start()).unwrap_or(line)))
+                .collect()
         };
         match self {
-            Self::Items => html! { ul { @for one in all(item) { li { (one) } } } },
-            Self::Numbers => html! { ol { @for one in all(numbered) { li { (one) } } } },
+            Self::Items => html! { ul { @for one in all(list_item) { li { (one) } } } },
+            Self::Numbers => html! { ol { @for one in all(numbered_item) { li { (one) } } } },
             Self::Quotation => {
                 let inner =
                     |line: &&str| line.trim_start().trim_start_matches('>').trim().to_owned();
                 let text: Vec<_> = lines.iter().map(inner).collect();
-                html! { blockquote { p { (inline(&text.join(" "))) } } }
+                html! { blockquote { p { (render_inline(&text.join(" "))) } } }
             }
-            Self::Paragraph => html! { p { (inline(&lines.join("\n"))) } },
+            Self::Paragraph => html! { p { (render_inline(&lines.join("\n"))) } },
         }
     }
 }
@@ -90,22 +93,22 @@ fn heading(line: &str) -> Option<(usize, &str)> {
     ((1..=6).contains(&level) && text.starts_with(' ')).then(|| (level, text.trim()))
 }
 
-fn item(line: &str) -> Option<&str> {
+fn list_item(line: &str) -> Option<&str> {
     ["- ", "* ", "+ "].into_iter().find_map(|mark| line.strip_prefix(mark))
 }
 
-fn numbered(line: &str) -> Option<&str> {
+fn numbered_item(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = line.len() - rest.len();
     rest.strip_prefix(". ").filter(|_| (1..=9).contains(&digits))
 }
 
 /// Renders the marks within a line: `code`, **strong**, *emphasis*, [name](address) and bare addresses.
-fn inline(text: &str) -> Markup {
+fn render_inline(text: &str) -> Markup {
     let mut parts: Vec<Markup> = Vec::new();
     let (mut plain, mut rest) = (String::new(), text);
     while let Some(first) = rest.chars().next() {
-        match marked(rest) {
+        match read_mark(rest) {
             Some((markup, after)) => {
                 let before = std::mem::take(&mut plain);
                 parts.extend([html! { (before) }, markup]);
@@ -121,7 +124,7 @@ fn inline(text: &str) -> Markup {
 }
 
 /// Returns the marked text at the beginning of `text`, and the rest.
-fn marked(text: &str) -> Option<(Markup, &str)> {
+fn read_mark(text: &str) -> Option<(Markup, &str)> {
     let within = |open: &str, close: &str| {
         let (inner, after) = text.strip_prefix(open)?.split_once(close)?;
         (!inner.trim().is_empty()).then_some((inner, after))
@@ -138,12 +141,12 @@ fn marked(text: &str) -> Option<(Markup, &str)> {
     if let Some((name, after)) = within("[", "](")
         && let Some((address, after)) = after.split_once(')')
     {
-        return is_web(address).then(|| (link(address, name), after));
+        return is_web(address).then(|| (render_link(address, name), after));
     }
     if is_web(text) {
         let end = text.find(|c: char| c.is_whitespace() || "<>\"'`)".contains(c));
         let (address, after) = text.split_at(end.unwrap_or(text.len()));
-        return Some((link(address, address), after));
+        return Some((render_link(address, address), after));
     }
     None
 }
@@ -154,7 +157,7 @@ fn is_web(address: &str) -> bool {
     })
 }
 
-fn link(address: &str, name: &str) -> Markup {
+fn render_link(address: &str, name: &str) -> Markup {
     html! { a href=(address) rel="noopener noreferrer nofollow" { (name) } }
 }
 
@@ -176,7 +179,7 @@ mod tests {
             ("2 * 3 * 4", "<p>2 * 3 * 4</p>"),
         ];
         for (note, page) in table {
-            assert_eq!(rendered(note).into_string(), page);
+            assert_eq!(render(note).into_string(), page);
         }
     }
 
@@ -189,7 +192,7 @@ mod tests {
             "<img src=x onerror=y>",
             "![a](b)",
         ] {
-            let page = rendered(note).into_string();
+            let page = render(note).into_string();
             assert!(
                 !page.contains("<script")
                     && !page.contains("href=\"j")
@@ -203,7 +206,7 @@ mod tests {
     proptest! {
         #[test]
         fn random_notes_are_rendered_as_text(note in any::<String>()) {
-            let page = rendered(&note).into_string();
+            let page = render(&note).into_string();
             prop_assert!(!page.contains("<script") && !page.contains("javascript:\""));
         }
     }

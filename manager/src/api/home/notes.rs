@@ -7,7 +7,7 @@ use trial_protocol::ExperimentId;
 
 use super::super::Error;
 use super::super::portal::base::url;
-use super::super::portal::{PageRefusal, Viewer, form, page as dressed, words};
+use super::super::portal::{PageRefusal, Viewer, display, page as render_page, read_user_form};
 use super::catalog::{Annotation, MAX_NOTE_BYTES};
 use super::{Home, list, markdown};
 
@@ -15,7 +15,10 @@ use super::{Home, list, markdown};
 const MAX_TAG_CHARS: usize = 60;
 const MAX_TAGS: usize = 20;
 
-async fn known(home: &Home, id: &str) -> Result<(ExperimentId, super::catalog::Entry), Error> {
+async fn find_experiment(
+    home: &Home,
+    id: &str,
+) -> Result<(ExperimentId, super::catalog::CatalogEntry), Error> {
     let unknown = || Error::UnknownExperiment(format!("there is no experiment {id} in this home"));
     let entries = home.0.catalog.refresh(home).await;
     let entry = entries.into_iter().find(|entry| entry.summary.id == id).ok_or_else(unknown)?;
@@ -28,8 +31,8 @@ pub(super) async fn page(
     State(home): State<Home>,
     Path(id): Path<String>,
 ) -> Result<Response, PageRefusal> {
-    let (id, entry) = known(&home, &id).await?;
-    let name = words::sanitize(list::name(&entry.summary));
+    let (id, entry) = find_experiment(&home, &id).await?;
+    let name = display::sanitize(list::display_name(&entry.summary));
     let Annotation { archived, notes, .. } = &entry.annotation;
     let content = html! {
         h1 { (name) }
@@ -37,11 +40,11 @@ pub(super) async fn page(
             a href=(url(&format!("/e/{id}/"))) { "Open experiment" } ", id " code { (id) }
             @if *archived { ", archived" }
         }
-        @if let Some(trouble) = &entry.summary.trouble { p.trouble { (words::sanitize(trouble)) } }
+        @if let Some(trouble) = &entry.summary.trouble { p.trouble { (display::sanitize(trouble)) } }
         @if !entry.tags().is_empty() {
-            p { @for tag in entry.tags() { span.tag { (words::sanitize(tag)) } " " } }
+            p { @for tag in entry.tags() { span.tag { (display::sanitize(tag)) } " " } }
         }
-        article.note { @if notes.trim().is_empty() { p.hint { "No notes yet." } } @else { (PreEscaped(markdown::rendered(notes).0)) } }
+        article.note { @if notes.trim().is_empty() { p.hint { "No notes yet." } } @else { (PreEscaped(markdown::render(notes).0)) } }
         @if viewer.may_change {
             h2 { "Edit" }
             form.stacked method="post" action=(url(&format!("/about/{id}"))) {
@@ -54,11 +57,11 @@ pub(super) async fn page(
             p.hint { a href=(url(&format!("/login?next=%2Fabout%2F{id}"))) { "Log in" } " to write notes." }
         }
     };
-    Ok(dressed(&viewer, &name, None, &content))
+    Ok(render_page(&viewer, &name, None, &content))
 }
 
 /// Returns the distinct tags in a text.
-fn tags(text: &str) -> Result<Vec<String>, Error> {
+fn parse_tags(text: &str) -> Result<Vec<String>, Error> {
     let mut tags: Vec<String> = Vec::new();
     for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
         if tag.chars().count() > MAX_TAG_CHARS || tag.chars().any(char::is_control) {
@@ -81,12 +84,13 @@ pub(super) async fn save(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
-    let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
+    let fields: Vec<(String, String)> =
+        read_user_form(&home.0.log_in.authenticator, request).await?;
     let field = |name: &str| {
         fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     };
-    let (id, entry) = known(&home, &id).await?;
-    let written = tags(field("tags").unwrap_or_default())?;
+    let (id, entry) = find_experiment(&home, &id).await?;
+    let written = parse_tags(field("tags").unwrap_or_default())?;
     let same = entry.annotation.tags.is_none() && written == entry.summary.tags;
     let notes = field("notes").unwrap_or_default().replace("\r\n", "\n");
     if notes.len() > MAX_NOTE_BYTES {
@@ -105,7 +109,8 @@ pub(super) async fn archive(
     State(home): State<Home>,
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
-    let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
+    let fields: Vec<(String, String)> =
+        read_user_form(&home.0.log_in.authenticator, request).await?;
     let archived = fields.iter().any(|(name, value)| name == "archived" && value == "true");
     for (_, id) in fields.iter().filter(|(name, _)| name == "experiment") {
         let id =
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn tags_are_separated_by_commas() {
-        assert_eq!(tags(" a, b c ,,a").unwrap(), ["a", "b c"]);
-        assert!(tags(&"x".repeat(61)).is_err());
+        assert_eq!(parse_tags(" a, b c ,,a").unwrap(), ["a", "b c"]);
+        assert!(parse_tags(&"x".repeat(61)).is_err());
     }
 }

@@ -44,7 +44,7 @@ impl LineContent {
 
 /// Reads a line of the trial's own output. Text beside metrics is output. A metric that cannot be read becomes a
 /// note, and stays in the output.
-pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
+pub(super) fn read_line(trial: &TrialJobId, stream: Stream, line: &str) -> LineContent {
     if let Some(rest) = line.strip_prefix(METRIC_MARKER)
         && let Some(fact) = read_single_metric(trial, rest)
     {
@@ -60,9 +60,9 @@ pub(super) fn read(trial: &TrialJobId, stream: Stream, line: &str) -> LineConten
         let value = values.next();
         let after = text.get(values.byte_offset()..).and_then(|rest| rest.strip_prefix('\''));
         let (fact, after) = match (value, after) {
-            (Some(Ok(value)), Some(after)) => (report(trial, value), after),
-            (Some(Err(error)), _) => (unreadable(&error.to_string(), text), text),
-            _ => (unreadable("it does not end with an apostrophe", text), text),
+            (Some(Ok(value)), Some(after)) => (metric_report(trial, value), after),
+            (Some(Err(error)), _) => (unreadable_metric(&error.to_string(), text), text),
+            _ => (unreadable_metric("it does not end with an apostrophe", text), text),
         };
         let is_metric = matches!(fact, ReportBody::Metric(_));
         beside.push_str(if is_metric { &rest[..at] } else { &rest[..rest.len() - after.len()] });
@@ -83,19 +83,19 @@ fn read_single_metric(trial: &TrialJobId, rest: &str) -> Option<ReportBody> {
 }
 
 /// Reads a metric that arrived without surrounding output.
-pub(super) fn metric(trial: &TrialJobId, text: &str) -> ReportBody {
+pub(super) fn read_bare_metric(trial: &TrialJobId, text: &str) -> ReportBody {
     match serde_json::from_str(text) {
-        Ok(value) => report(trial, value),
-        Err(error) => unreadable(&error.to_string(), text),
+        Ok(value) => metric_report(trial, value),
+        Err(error) => unreadable_metric(&error.to_string(), text),
     }
 }
 
-fn report(trial: &TrialJobId, value: Value) -> ReportBody {
+fn metric_report(trial: &TrialJobId, value: Value) -> ReportBody {
     let text = value.to_string();
     let metric = serde_json::from_value::<NniMetric>(value).map_err(|error| error.to_string());
     match metric.and_then(|metric| to_metric(trial, metric)) {
         Ok(metric) => ReportBody::Metric(metric),
-        Err(problem) => unreadable(&problem, &text),
+        Err(problem) => unreadable_metric(&problem, &text),
     }
 }
 
@@ -124,7 +124,7 @@ fn to_metric(trial: &TrialJobId, metric: NniMetric) -> Result<Metric, String> {
     })
 }
 
-fn unreadable(problem: &str, text: &str) -> ReportBody {
+fn unreadable_metric(problem: &str, text: &str) -> ReportBody {
     ReportBody::Note {
         code: "metric-unreadable".to_owned(),
         message: format!("a metric cannot be read: {problem}: {}", shortened(text)),
@@ -147,11 +147,11 @@ mod tests {
 
     use super::*;
 
-    fn t() -> TrialJobId {
+    fn trial_id() -> TrialJobId {
         TrialJobId::new("abcde").unwrap()
     }
 
-    fn bulk(text: &str) -> Vec<ReportBody> {
+    fn log_reports(text: &str) -> Vec<ReportBody> {
         LineContent::log(Stream::Stdout, text.to_owned()).bulk
     }
 
@@ -169,12 +169,12 @@ mod tests {
             ("text on both sides", format!("[{METRIC_MARKER}{bare}']"),           MetricKind::Final, 0, json!(7), "[]"),
         ];
         for (case, line, kind, sequence, value, beside) in table {
-            let content = read(&t(), Stream::Stdout, &line);
+            let content = read_line(&trial_id(), Stream::Stdout, &line);
             let value = serde_json::from_value(value).unwrap();
             let name = "default".to_owned();
             let metric = Metric { name, kind, sequence, value, derived: false };
             assert_eq!(content.facts, [ReportBody::Metric(metric)], "{case}");
-            let expected = if beside.is_empty() { Vec::new() } else { bulk(beside) };
+            let expected = if beside.is_empty() { Vec::new() } else { log_reports(beside) };
             assert_eq!(content.bulk, expected, "{case}");
         }
     }
@@ -195,13 +195,13 @@ mod tests {
             ("after another trial's",    format!("{}{foreign}{}", of(0), of(2)),   vec![Some(0), None, Some(2)], foreign.clone()),
         ];
         for (case, line, sequences, beside) in table {
-            let content = read(&t(), Stream::Stdout, &line);
+            let content = read_line(&trial_id(), Stream::Stdout, &line);
             let sequence = |fact: &ReportBody| {
                 if let ReportBody::Metric(metric) = fact { Some(metric.sequence) } else { None }
             };
             let found: Vec<_> = content.facts.iter().map(sequence).collect();
             assert_eq!(found, sequences, "{case}");
-            let expected = if beside.is_empty() { Vec::new() } else { bulk(&beside) };
+            let expected = if beside.is_empty() { Vec::new() } else { log_reports(&beside) };
             assert_eq!(content.bulk, expected, "{case}");
         }
     }
@@ -220,17 +220,17 @@ mod tests {
         ];
         for (json, problem) in table {
             let line = format!("{METRIC_MARKER}{json}");
-            let content = read(&t(), Stream::Stdout, &line);
+            let content = read_line(&trial_id(), Stream::Stdout, &line);
             let [ReportBody::Note { code, message }] = content.facts.as_slice() else {
                 panic!("{json}: {content:?}")
             };
             assert_eq!(code, "metric-unreadable");
             let expected = format!("a metric cannot be read: {problem}: ");
             assert!(message.starts_with(&expected), "{message}");
-            assert_eq!(content.bulk, bulk(&line), "the output is complete");
+            assert_eq!(content.bulk, log_reports(&line), "the output is complete");
         }
-        assert_eq!(read(&t(), Stream::Stdout, "plain").facts, []);
-        assert_eq!(read(&t(), Stream::Stdout, "").bulk, bulk(""));
+        assert_eq!(read_line(&trial_id(), Stream::Stdout, "plain").facts, []);
+        assert_eq!(read_line(&trial_id(), Stream::Stdout, "").bulk, log_reports(""));
     }
 
     #[test]
@@ -242,10 +242,10 @@ mod tests {
     proptest! {
         #[test]
         fn random_lines_of_an_old_keeper_never_panic(before in ".*", text in ".*", json in "\\{\"[a-z_]{0,12}\": ?[0-9\"a-z'\\[]{0,9}\\}?'?") {
-            drop(read(&t(), Stream::Stderr, &text));
-            drop(read(&t(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{text}")));
-            drop(read(&t(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{json}")));
-            drop(metric(&t(), &text));
+            drop(read_line(&trial_id(), Stream::Stderr, &text));
+            drop(read_line(&trial_id(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{text}")));
+            drop(read_line(&trial_id(), Stream::Stderr, &format!("{before}{METRIC_MARKER}{json}")));
+            drop(read_bare_metric(&trial_id(), &text));
         }
     }
 }

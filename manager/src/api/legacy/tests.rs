@@ -80,7 +80,7 @@ impl Bed {
 
     /// Returns the sequence and the value of each stored metric, in order.
     async fn metrics(&self) -> Vec<(u64, Value)> {
-        let rows = self.store.metrics(&abcde()).await.unwrap();
+        let rows = self.store.metrics(&trial_id()).await.unwrap();
         rows.into_iter()
             .map(|row| (row.metric.sequence, row.metric.value.as_json().clone()))
             .collect()
@@ -89,7 +89,7 @@ impl Bed {
     /// Returns all output, and checks that each piece begins at the end of the previous one.
     async fn log(&self) -> String {
         let mut log = Vec::new();
-        for chunk in self.store.log(&abcde(), Stream::Stdout).await.unwrap() {
+        for chunk in self.store.log(&trial_id(), Stream::Stdout).await.unwrap() {
             assert_eq!(usize::try_from(chunk.offset_bytes).unwrap(), log.len());
             log.extend(chunk.bytes);
         }
@@ -144,7 +144,7 @@ async fn requests_of_browsers_are_refused_whatever_their_origin() {
     );
 }
 
-fn abcde() -> TrialJobId {
+fn trial_id() -> TrialJobId {
     TrialJobId::new("abcde").unwrap()
 }
 
@@ -153,7 +153,7 @@ fn metric(kind: &str, sequence: u64, value: &str) -> String {
         .to_string()
 }
 
-fn marked(metric: &str) -> String {
+fn marked_metric(metric: &str) -> String {
     format!("NNISDK_MEb'{metric}'")
 }
 
@@ -164,13 +164,13 @@ async fn a_trials_reports_are_stored_and_forwarded_once_across_a_restart() {
     assert_eq!(version, (StatusCode::OK, String::new()));
     bed.line("trial_keeper", "[time] INFO spawned").await;
     bed.line("trial", "hello").await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "0.5"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "0.5"))).await;
     assert_eq!(bed.count_new_facts(), 1);
 
     let mut bed = bed.restarted().await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.5"))).await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "0.6"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "0.5"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "0.6"))).await;
     let metrics = json!({"jobId": "abcde", "metrics": [
         metric("PERIODICAL", 1, "NaN"),
         metric("FINAL", 0, "{\"default\": 1}"),
@@ -195,7 +195,7 @@ async fn a_trials_reports_are_stored_and_forwarded_once_across_a_restart() {
 #[tokio::test]
 async fn a_retried_trial_stores_new_reports() {
     let bed = Bed::new().await;
-    let again = |value| marked(&metric("PERIODICAL", 0, value));
+    let again = |value| marked_metric(&metric("PERIODICAL", 0, value));
     bed.line("trial", &again("0.5")).await;
     bed.line("trial", "hello").await;
     let change = TrialChange {
@@ -206,16 +206,16 @@ async fn a_retried_trial_stores_new_reports() {
         attempt: Some(AttemptId::new("b").unwrap()),
         reported: TrialTimes::default(),
     };
-    bed.store.change_trial(&abcde(), change).await.unwrap();
+    bed.store.change_trial(&trial_id(), change).await.unwrap();
     let both = json!({"metrics": [metric("PERIODICAL", 0, "0.5"), metric("PERIODICAL", 1, "0.6")]});
     bed.post("update-metrics/exp/abcde", both.to_string()).await;
     bed.line("trial", &again("0.5")).await;
     bed.line("trial", "hello").await;
-    let rows = bed.store.metrics(&abcde()).await.unwrap();
+    let rows = bed.store.metrics(&trial_id()).await.unwrap();
     let found: Vec<_> =
         rows.iter().map(|row| (row.attempt.as_str(), row.seq, row.metric.sequence)).collect();
     assert_eq!(found, [("a-legacy", 0, 0), ("b-legacy", 0, 0), ("b-legacy", 1, 1)]);
-    let log = bed.store.log(&abcde(), Stream::Stdout).await.unwrap();
+    let log = bed.store.log(&trial_id(), Stream::Stdout).await.unwrap();
     let log: Vec<_> = log.iter().map(|row| (row.attempt.as_str(), row.offset_bytes)).collect();
     assert_eq!(log, [("a-legacy", 0), ("b-legacy", 0)]);
 }
@@ -227,7 +227,7 @@ async fn errors_that_end_nnis_experiment_become_notes() {
         json!({"tag": "VCFail", "msg": "NNIManager version is 2.9, TrialKeeper version is 3.0"});
     bed.post("version/exp/abcde", fail.to_string()).await;
     bed.line("trial", "NNISDK_MEb'{it's no JSON'").await;
-    let facts = bed.store.reports(&abcde(), Lane::Facts).await.unwrap();
+    let facts = bed.store.reports(&trial_id(), Lane::Facts).await.unwrap();
     let notes: Vec<_> = facts.iter().map(|row| row.body["code"].as_str().unwrap()).collect();
     assert_eq!(notes, ["version-mismatch", "metric-unreadable"]);
     assert_eq!(bed.log().await, "NNISDK_MEb'{it's no JSON'\n");
@@ -265,7 +265,7 @@ async fn invalid_posts_are_refused() {
     let large = format!(r#"{{"msg": "{}"}}"#, "x".repeat(8 << 20));
     assert_eq!(bed.post("stdout/exp/abcde", large).await.0, 413);
     assert_eq!(bed.log().await, "");
-    assert!(bed.store.reports(&abcde(), Lane::Facts).await.unwrap().is_empty());
+    assert!(bed.store.reports(&trial_id(), Lane::Facts).await.unwrap().is_empty());
     let mut names: Vec<_> = std::fs::read_dir(bed.folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -282,7 +282,8 @@ async fn concurrent_posts_are_each_stored_once() {
             let bed = Arc::clone(&bed);
             tokio::spawn(async move {
                 for n in 0..10 {
-                    bed.line("trial", &marked(&metric("PERIODICAL", sender * 10 + n, "1"))).await;
+                    bed.line("trial", &marked_metric(&metric("PERIODICAL", sender * 10 + n, "1")))
+                        .await;
                     bed.line("trial", &format!("{sender} {n}")).await;
                 }
             })
@@ -323,9 +324,9 @@ async fn posts_that_share_a_commit_use_one_task() {
 async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     let bed = Bed::new().await;
     bed.line("trial", "before").await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "1"))).await;
     bed.store.database().fill_disk(true);
-    let lines = [marked(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
+    let lines = [marked_metric(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
     let posts = lines.iter().map(|line| {
         let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
         bed.post("stdout/exp/abcde", body)
@@ -340,7 +341,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     }
     assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
     assert_eq!(bed.log().await, "before\nafter\n");
-    let facts = bed.store.reports(&abcde(), Lane::Facts).await.unwrap();
+    let facts = bed.store.reports(&trial_id(), Lane::Facts).await.unwrap();
     assert_eq!(
         facts.iter().map(|row| row.seq).collect::<Vec<_>>(),
         [0, 1],
@@ -351,10 +352,11 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_that_does_not_fit_on_the_disk_affects_no_other() {
     let bed = Bed::new().await;
-    bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
+    bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "1"))).await;
     bed.store.database().leave_room(3).await.unwrap();
     let large = json!({"tag": "trial", "msg": "x".repeat(100_000)}).to_string();
-    let small = json!({"tag": "trial", "msg": marked(&metric("PERIODICAL", 1, "2"))}).to_string();
+    let small =
+        json!({"tag": "trial", "msg": marked_metric(&metric("PERIODICAL", 1, "2"))}).to_string();
     for _ in 0..20 {
         let (large, small) = tokio::join!(
             bed.post("stdout/exp/fghij", large.clone()),
@@ -406,8 +408,8 @@ async fn nnis_own_keeper_is_served() {
     std::fs::create_dir(&output).unwrap();
     let script = format!(
         "cat <<'END'\nit is a \"line\"\n{}\n{}\nEND\nexit 3\n",
-        marked(&metric("PERIODICAL", 0, "0.25")),
-        marked(&metric("FINAL", 0, "\"it's\"")),
+        marked_metric(&metric("PERIODICAL", 0, "0.25")),
+        marked_metric(&metric("FINAL", 0, "\"it's\"")),
     );
     std::fs::write(bed.folder.path().join("trial.sh"), script).unwrap();
     let mut keeper = tokio::process::Command::new(python);

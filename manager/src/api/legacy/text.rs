@@ -14,13 +14,13 @@ impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // `serde_json` returns as bytes the texts that it refuses as strings. Half a pair of surrogates is then three
         // bytes, as if it were a character.
-        deserializer.deserialize_byte_buf(Bytes)
+        deserializer.deserialize_byte_buf(TextVisitor)
     }
 }
 
-struct Bytes;
+struct TextVisitor;
 
-impl Visitor<'_> for Bytes {
+impl Visitor<'_> for TextVisitor {
     type Value = Text;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,18 +27,18 @@ async fn log(
     State(shared): State<Shared>,
     UrlPath(file): UrlPath<String>,
 ) -> Result<String, NniRefusal> {
-    let folder = &shared.state.place.folder;
+    let folder = &shared.state.server_info.folder;
     let path = match file.as_str() {
         "nnimanager.log" => folder.join("log").join(&file),
         "dispatcher.log" => folder.join("dispatcher").join("log").join(&file),
         _ => return Err(Error::NotFound.into()),
     };
     // A log that cannot be read does not exist: the manager writes it for NNI's client, and the dispatcher may not run.
-    let text = end_of(&path).await.unwrap_or_default();
+    let text = read_end(&path).await.unwrap_or_default();
     Ok(if text.is_empty() { format!("{file} is empty.") } else { text })
 }
 
-async fn end_of(path: &Path) -> std::io::Result<String> {
+async fn read_end(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path).await?;
     let length = file.metadata().await?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES))).await?;

@@ -31,7 +31,7 @@ impl MetricKindWord {
 }
 
 /// Returns NNI's name for a state. NNI has none for a lost trial.
-pub(super) fn status(state: JobState) -> &'static str {
+pub(super) fn nni_status(state: JobState) -> &'static str {
     match state {
         JobState::Lost | JobState::Unknown => "UNKNOWN",
         JobState::Waiting
@@ -45,17 +45,17 @@ pub(super) fn status(state: JobState) -> &'static str {
 }
 
 /// Returns a value as Python's `json.dumps` writes it, with bare words for values that JSON lacks.
-pub(super) fn python(value: &Value) -> String {
+pub(super) fn to_python_json(value: &Value) -> String {
     match value {
         Value::String(word) if matches!(word.as_str(), "NaN" | "Infinity" | "-Infinity") => {
             word.clone()
         }
         Value::Array(items) => {
-            format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(to_python_json).collect::<Vec<_>>().join(", "))
         }
         Value::Object(members) => {
             let member = |(name, value): (&String, &Value)| {
-                format!("{}: {}", Value::from(name.as_str()), python(value))
+                format!("{}: {}", Value::from(name.as_str()), to_python_json(value))
             };
             format!("{{{}}}", members.iter().map(member).collect::<Vec<_>>().join(", "))
         }
@@ -80,7 +80,13 @@ fn with_default(value: &Value, counts: Option<&str>) -> Value {
     value
 }
 
-fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Value) -> Value {
+fn metric_record(
+    trial: &TrialSummary,
+    at_ms: i64,
+    kind: &str,
+    sequence: u64,
+    value: &Value,
+) -> Value {
     let value = with_default(value, trial.metric.as_deref());
     json!({
         "timestamp": at_ms,
@@ -89,24 +95,24 @@ fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Va
         "type": kind,
         "sequence": sequence,
         // JSON within JSON: clients decode it twice.
-        "data": Value::from(python(&value)).to_string(),
+        "data": Value::from(to_python_json(&value)).to_string(),
     })
 }
 
 /// Converts a stored metric to a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0.
 /// NNI's pages put each result at this position of a list. They fail at a gap, which arises if a trial numbers its
 /// own steps.
-pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value {
+pub(super) fn stored_record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value {
     let (kind, sequence) = match row.metric.kind {
         MetricKind::Intermediate => ("PERIODICAL", step),
         MetricKind::Final => ("FINAL", row.metric.sequence),
     };
-    shape(trial, row.observed_at_ms, kind, sequence, row.metric.value.as_json())
+    metric_record(trial, row.observed_at_ms, kind, sequence, row.metric.value.as_json())
 }
 
 fn final_record(trial: &TrialSummary) -> Option<Value> {
     let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
-    Some(shape(trial, at_ms, "FINAL", 0, trial.reported_final.as_ref()?))
+    Some(metric_record(trial, at_ms, "FINAL", 0, trial.reported_final.as_ref()?))
 }
 
 /// Returns all final results, then each trial's latest intermediate result. `steps` contains the number of
@@ -116,7 +122,7 @@ pub(super) fn latest_records(trials: &[Arc<TrialSummary>], steps: &[u64]) -> Val
     let latest = trials.iter().zip(steps).filter_map(|(trial, steps)| {
         let at_ms = trial.ended_at_ms.or(trial.started_at_ms).unwrap_or(trial.created_at_ms);
         let value = trial.reported_latest.as_ref()?;
-        Some(shape(trial, at_ms, "PERIODICAL", steps.checked_sub(1)?, value))
+        Some(metric_record(trial, at_ms, "PERIODICAL", steps.checked_sub(1)?, value))
     });
     finals.chain(latest).collect()
 }
@@ -135,7 +141,7 @@ pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
     });
     let mut job = json!({
         "trialJobId": trial.id,
-        "status": status(trial.state),
+        "status": nni_status(trial.state),
         "hyperParameters": [record.to_string()],
         "startTime": trial.started_at_ms.unwrap_or(trial.created_at_ms),
         "logPath": if logs.is_some() { log("") } else { log("stdout") },
@@ -159,12 +165,12 @@ pub(super) fn trial_job(trial: &TrialSummary, logs: Option<&Path>) -> Value {
 }
 
 /// Converts a succeeded trial to an entry of `export-data`.
-pub(super) fn exported(trial: &TrialSummary) -> Option<Value> {
+pub(super) fn export_entry(trial: &TrialSummary) -> Option<Value> {
     let last = trial.reported_final.as_ref().filter(|_| trial.state == JobState::Succeeded)?;
     let last = with_default(last, trial.metric.as_deref());
     Some(json!({
         "parameter": trial.parameters,
-        "value": python(&last),
+        "value": to_python_json(&last),
         "trialJobId": trial.id,
     }))
 }
@@ -183,7 +189,7 @@ mod tests {
             (json!([1, null, "it's"]),                  r#"[1, null, "it's"]"#),
         ];
         for (value, text) in table {
-            assert_eq!(python(&value), text);
+            assert_eq!(to_python_json(&value), text);
         }
     }
 }

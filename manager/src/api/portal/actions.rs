@@ -15,10 +15,10 @@ use super::super::access::auth::Authenticator;
 use super::super::access::log_in::LogIn;
 use super::super::access::throttle::Peer;
 use super::super::server::body::BODY_TIMEOUT;
-use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, space};
+use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, search_space};
 use super::super::{Error, Shared};
 use super::base::url;
-use super::page::{PageRefusal, Viewer, local, page};
+use super::page::{PageRefusal, Viewer, local_path, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::search::search_space::SearchSpace;
 use crate::search::user_point;
@@ -28,15 +28,15 @@ use crate::search::user_point;
 const FORM_LIMIT: usize = 48 << 10;
 
 /// Reads the form of a user who may make changes.
-pub(in crate::api) async fn form<T: DeserializeOwned>(
-    gate: &Authenticator,
+pub(in crate::api) async fn read_user_form<T: DeserializeOwned>(
+    authenticator: &Authenticator,
     request: Request,
 ) -> Result<T, Error> {
-    gate.admit(&Method::POST, request.headers())?;
-    read(request).await
+    authenticator.admit(&Method::POST, request.headers())?;
+    read_form(request).await
 }
 
-async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
+async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
     // A client at the login is not authorised yet, so it must not keep a connection open by sending nothing.
     let bytes = timeout(BODY_TIMEOUT, axum::body::to_bytes(request.into_body(), FORM_LIMIT)).await;
     let bytes = bytes
@@ -50,7 +50,7 @@ async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
 }
 
 #[derive(Deserialize)]
-struct Nothing {}
+struct EmptyForm {}
 
 pub(super) async fn kill(
     State(shared): State<Shared>,
@@ -58,9 +58,9 @@ pub(super) async fn kill(
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared.state.gate, request).await?;
+    let EmptyForm {} = read_user_form(&shared.state.authenticator, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
+    shared.changes.apply(&shared, &headers, Command::StopTrial(trial)).await?;
     Ok(Redirect::to(&url(&back)))
 }
 
@@ -70,14 +70,14 @@ pub(super) async fn retry(
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared.state.gate, request).await?;
+    let EmptyForm {} = read_user_form(&shared.state.authenticator, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &headers, Command::RetryTrial(trial)).await?;
+    shared.changes.apply(&shared, &headers, Command::RetryTrial(trial)).await?;
     Ok(Redirect::to(&url(&back)))
 }
 
 /// `POST /chosen/kill`: stops the selected trials.
-pub(super) async fn kill_chosen(
+pub(super) async fn kill_selected(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
@@ -85,7 +85,7 @@ pub(super) async fn kill_chosen(
 }
 
 /// `POST /chosen/retry`: runs the selected trials again.
-pub(super) async fn retry_chosen(
+pub(super) async fn retry_selected(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
@@ -102,23 +102,24 @@ async fn change_selected(
     // The address of the list from which the form came.
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let list = url(&format!("/trials{query}"));
-    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
+    let fields: Vec<(String, String)> =
+        read_user_form(&shared.state.authenticator, request).await?;
     let mut refused = Vec::new();
     for (_, id) in fields.iter().filter(|(name, _)| name == "trial") {
         let id =
             TrialJobId::new(id.as_str()).map_err(|error| Error::BadRequest(error.to_string()))?;
-        if let Err(error) = shared.changes.make(shared, &headers, command(id)).await {
+        if let Err(error) = shared.changes.apply(shared, &headers, command(id)).await {
             refused.push(error.parts().2);
         }
     }
     if refused.is_empty() {
         return Ok(Redirect::to(&list).into_response());
     }
-    let experiment = shared.state.gate.experiment().map(ToString::to_string);
+    let experiment = shared.state.authenticator.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
     let content = html! {
         h1 { "Some changes were refused" }
-        ul { @for one in &refused { li { (super::words::sanitize(one)) } } }
+        ul { @for one in &refused { li { (super::display::sanitize(one)) } } }
         p { a href=(list) { "Back to the trials" } }
     };
     Ok(page(&viewer, "Refused", None, &content))
@@ -131,16 +132,17 @@ pub(super) async fn add_point(
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
-    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
-    let space = space(&shared).await?;
+    let fields: Vec<(String, String)> =
+        read_user_form(&shared.state.authenticator, request).await?;
+    let space = search_space(&shared).await?;
     let own: Vec<&str> = space.iter().flat_map(SearchSpace::names).collect();
-    let trial = add_trial(&shared, &headers, point(&fields, &own)?).await?;
+    let trial = add_trial(&shared, &headers, point_of_form(&fields, &own)?).await?;
     Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
 }
 
 /// Returns the point that a form's fields describe. `own` contains the names of the parameters, which may contain
 /// dots themselves.
-fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>, Error> {
+fn point_of_form(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>, Error> {
     let mut point = Value::Object(Map::new());
     for (name, text) in fields.iter().filter(|(_, text)| !text.trim().is_empty()) {
         let mut at = &mut point;
@@ -162,8 +164,8 @@ pub(super) async fn stop(
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared.state.gate, request).await?;
-    shared.changes.make(&shared, &headers, Change::Stop).await?;
+    let EmptyForm {} = read_user_form(&shared.state.authenticator, request).await?;
+    shared.changes.apply(&shared, &headers, Change::Stop).await?;
     Ok(Redirect::to(&url("/")))
 }
 
@@ -183,21 +185,21 @@ pub(super) async fn limits(
     request: Request,
 ) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
-    let form: LimitsForm = form(&shared.state.gate, request).await?;
+    let form: LimitsForm = read_user_form(&shared.state.authenticator, request).await?;
     let duration = form.max_experiment_duration.trim();
     let duration = (!duration.is_empty()).then(|| WrittenDuration::parse(&Value::from(duration)));
     let limits = NewLimits {
-        concurrency: number("Concurrent trials", &form.trial_concurrency)?,
-        trials: number("Total trials", &form.max_trial_number)?,
+        concurrency: parse_limit("Concurrent trials", &form.trial_concurrency)?,
+        trials: parse_limit("Total trials", &form.max_trial_number)?,
         duration: duration
             .transpose()
             .map_err(|problem| Error::BadRequest(format!("Total time: {problem}")))?,
     };
-    shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?;
+    shared.changes.apply(&shared, &headers, Command::ChangeLimits(limits)).await?;
     Ok(Redirect::to(&url("/")))
 }
 
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
+fn parse_limit<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
     let text = text.trim();
     let bad = |_| Error::BadRequest(format!("{name}: expected a whole number"));
     (!text.is_empty()).then(|| text.parse().map_err(bad)).transpose()
@@ -216,14 +218,16 @@ pub(super) async fn login_page(
     CheckedQuery(query): CheckedQuery<LoginQuery>,
 ) -> Result<Response, PageRefusal> {
     let next = query.next.unwrap_or_default();
-    let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
+    let Some(ticket) = query.ticket else {
+        return Ok(login_form(&log_in.authenticator, &next, None));
+    };
     if !log_in.tickets.redeem(&ticket).await {
         let problem =
             "This address has been used or has expired; `trial-manager open` creates a new one.";
-        return Ok(login_form(&log_in.gate, &next, Some(problem)));
+        return Ok(login_form(&log_in.authenticator, &next, Some(problem)));
     }
-    let cookie = log_in.gate.begin_session().await?;
-    let experiment = log_in.gate.experiment().map(ToString::to_string);
+    let cookie = log_in.authenticator.begin_session().await?;
+    let experiment = log_in.authenticator.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
@@ -241,10 +245,10 @@ pub(super) async fn login_page(
     Ok(response)
 }
 
-fn login_form(gate: &Authenticator, next: &str, problem: Option<&str>) -> Response {
+fn login_form(authenticator: &Authenticator, next: &str, problem: Option<&str>) -> Response {
     let viewer = Viewer::unknown("/login");
-    let (file, folder) = gate.token_file();
-    let is_home = gate.is_of_home();
+    let (file, folder) = authenticator.token_file();
+    let is_home = authenticator.is_of_home();
     let content = html! {
         h1 { "Log in" }
         p {
@@ -254,7 +258,7 @@ fn login_form(gate: &Authenticator, next: &str, problem: Option<&str>) -> Respon
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         form.inline method="post" action=(url("/login")) {
             label { "Token " input #token name="token" type="password" autocomplete="current-password" required autofocus; }
-            @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
+            @if local_path(next) != "/" { input type="hidden" name="next" value=(local_path(next)); }
             button { "Log in" }
         }
         @if !is_home { p.hint { "To log in without the token, run " code { "trial-manager open" } ". To get an address that logs you in, run " code { "trial-manager open --print" } "." } }
@@ -276,23 +280,25 @@ pub(super) async fn login(
 ) -> Result<Response, PageRefusal> {
     let mut headers = request.headers().clone();
     let peer = request.extensions().get::<Peer>().copied();
-    let form: LoginForm = read(request).await?;
+    let form: LoginForm = read_form(request).await?;
     log_in.throttle.wait(peer).await;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
     let Ok(value) = value else {
-        return Ok(login_form(&log_in.gate, &form.next, Some("This is not a token.")));
+        return Ok(login_form(&log_in.authenticator, &form.next, Some("This is not a token.")));
     };
     headers.insert(header::AUTHORIZATION, value);
-    match log_in.gate.admit(&Method::POST, &headers) {
+    match log_in.authenticator.admit(&Method::POST, &headers) {
         Ok(_) => {
-            let cookie = log_in.gate.begin_session().await?;
-            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url(local(&form.next))))
+            let cookie = log_in.authenticator.begin_session().await?;
+            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url(local_path(&form.next))))
                 .into_response())
         }
-        Err(Error::Forbidden(detail)) => Ok(login_form(&log_in.gate, &form.next, Some(&detail))),
+        Err(Error::Forbidden(detail)) => {
+            Ok(login_form(&log_in.authenticator, &form.next, Some(&detail)))
+        }
         Err(_) => {
-            log_in.throttle.count(peer, form.token.trim());
-            Ok(login_form(&log_in.gate, &form.next, Some("This token is not valid here.")))
+            log_in.throttle.count_failure(peer, form.token.trim());
+            Ok(login_form(&log_in.authenticator, &form.next, Some("This token is not valid here.")))
         }
     }
 }
@@ -303,8 +309,8 @@ pub(super) async fn logout(
     request: Request,
 ) -> Result<Response, PageRefusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&log_in.gate, request).await?;
-    let cookie = log_in.gate.end_session(&headers).await?;
+    let EmptyForm {} = read_user_form(&log_in.authenticator, request).await?;
+    let cookie = log_in.authenticator.end_session(&headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url("/"))).into_response())
 }
 
@@ -325,9 +331,9 @@ mod tests {
             (fields(&[("optimizer.lr", "0.1"), ("net.layers", "3")]),            json!({"optimizer.lr": 0.1, "net": {"layers": 3}})),
         ];
         for (fields, expected) in table {
-            let point = point(&fields, &["optimizer.lr", "net", "lr"]).unwrap();
+            let point = point_of_form(&fields, &["optimizer.lr", "net", "lr"]).unwrap();
             assert_eq!(Value::Object(point), expected);
         }
-        assert!(point(&fields(&[("a", "1"), ("a.b", "2")]), &[]).is_err());
+        assert!(point_of_form(&fields(&[("a", "1"), ("a.b", "2")]), &[]).is_err());
     }
 }

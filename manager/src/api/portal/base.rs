@@ -17,7 +17,7 @@ pub(in crate::api) enum Site {
     #[default]
     Manager,
     /// The pages of one experiment within a home. The text is the home's address.
-    Within(String),
+    WithinHome(String),
     /// The pages of the home of a data directory.
     Home,
 }
@@ -48,30 +48,30 @@ pub(in crate::api) fn site() -> Site {
 }
 
 /// Makes every address on a page begin with the prefix in the request.
-pub(in crate::api) async fn prefixed(request: Request, next: Next) -> Response {
-    let Some(prefix) = named(&request) else { return next.run(request).await };
+pub(in crate::api) async fn with_prefix(request: Request, next: Next) -> Response {
+    let Some(prefix) = requested_prefix(&request) else { return next.run(request).await };
     BASE.scope(Base { prefix, ..base() }, next.run(request)).await
 }
 
 /// Does the same for the pages of a home.
-pub(in crate::api) async fn at_home(request: Request, next: Next) -> Response {
-    let base = Base { prefix: named(&request).unwrap_or_default(), site: Site::Home };
+pub(in crate::api) async fn with_home_prefix(request: Request, next: Next) -> Response {
+    let base = Base { prefix: requested_prefix(&request).unwrap_or_default(), site: Site::Home };
     BASE.scope(base, next.run(request)).await
 }
 
 /// Puts the pages of an experiment below `path` of a home.
 pub(in crate::api) async fn within_home<F: Future>(path: &str, answer: F) -> F::Output {
-    let base = Base { prefix: url(path), site: Site::Within(url("/")) };
+    let base = Base { prefix: url(path), site: Site::WithinHome(url("/")) };
     BASE.scope(base, answer).await
 }
 
-fn named(request: &Request) -> Option<String> {
+fn requested_prefix(request: &Request) -> Option<String> {
     let named = request.headers().get(PREFIX_HEADER).and_then(|value| value.to_str().ok());
-    named.and_then(prefix)
+    named.and_then(parse_prefix)
 }
 
 /// Returns a prefix without its last slash. `None` if no address of this host can begin with it.
-fn prefix(named: &str) -> Option<String> {
+fn parse_prefix(named: &str) -> Option<String> {
     let named = named.trim_end_matches('/');
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte);
     let good = named.starts_with('/')
@@ -94,7 +94,7 @@ mod tests {
             ("//evil.example", None), ("/\\evil.example", None), ("/a b", None), ("/\"x", None), ("https://a", None), (&long, None),
         ];
         for (named, base) in table {
-            assert_eq!(prefix(named).as_deref(), base, "{named}");
+            assert_eq!(parse_prefix(named).as_deref(), base, "{named}");
         }
     }
 
@@ -102,6 +102,6 @@ mod tests {
     async fn addresses_are_below_the_prefix() {
         assert_eq!((url("/trials"), site()), ("/trials".to_owned(), Site::Manager));
         let inside = within_home("/e/x", async { (url("/trials"), site()) });
-        assert_eq!(inside.await, ("/e/x/trials".to_owned(), Site::Within("/".to_owned())));
+        assert_eq!(inside.await, ("/e/x/trials".to_owned(), Site::WithinHome("/".to_owned())));
     }
 }

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 use trial_protocol::OBJECTIVE;
 
-use super::words;
+use super::display;
 use crate::search::goals::Goals;
 use crate::view::space::ParameterAxis;
 use crate::view::{self, TrialSummary};
 
 /// The number of parameters with a column if the request names no columns.
-const USUAL_PARAMETERS: usize = 12;
+const DEFAULT_PARAMETERS: usize = 12;
 /// The maximum number of columns to choose from.
 const MAX_COLUMNS: usize = 200;
 /// The place of the column of means and of further objectives: after the result.
@@ -43,7 +43,7 @@ pub(super) enum ColumnContent {
     },
     Parameter(String),
     /// The reason for the trial's state.
-    Why,
+    Reason,
 }
 
 /// A column.
@@ -73,7 +73,7 @@ impl Column {
         view::table::Column::parse(&self.key).is_some()
     }
 
-    fn is_usual(&self) -> bool {
+    fn is_default(&self) -> bool {
         !matches!(
             self.kind,
             ColumnContent::Created
@@ -87,19 +87,23 @@ impl Column {
 
 /// Returns a metric of a trial, preferably of its final result.
 pub(super) fn metric<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
-    let member = results(trial).find_map(|members| members.get(name));
+    let member = result_objects(trial).find_map(|members| members.get(name));
     member.or_else(|| trial.metrics.get(name))
 }
 
 /// Returns a trial's results that are objects, the final one first.
-fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
+fn result_objects(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
     let all = [&trial.reported_final, &trial.last, &trial.reported_latest, &trial.latest];
     all.into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// Returns all columns that the trials can have, in their order: parameters in the order of the search space. Of several
-/// objectives, the first is the result, and the others follow it.
-pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goals) -> Vec<Column> {
+/// Returns all columns that the trials can have, in their order: parameters in the order of the search space. Of
+/// several objectives, the first is the result, and the others follow it.
+pub(super) fn available_columns(
+    trials: &[&TrialSummary],
+    space: &[ParameterAxis],
+    goals: &Goals,
+) -> Vec<Column> {
     let mut columns = vec![
         Column::new("id", "Id", ColumnContent::Id, false),
         Column::new("state", "State", ColumnContent::State, false),
@@ -113,20 +117,20 @@ pub(super) fn of(trials: &[&TrialSummary], space: &[ParameterAxis], goals: &Goal
         Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
     ];
     let (objectives, others): (Vec<_>, Vec<_>) =
-        metrics(trials, goals).into_iter().partition(Column::is_usual);
+        metric_columns(trials, goals).into_iter().partition(Column::is_default);
     columns.splice(MEAN_PLACE..MEAN_PLACE, objectives);
     columns.extend(others);
     if trials.iter().any(|trial| trial.estimate.is_some()) {
         columns.insert(MEAN_PLACE, Column::new("mean", "Mean", ColumnContent::Mean, true));
     }
-    columns.extend(parameters(trials, space));
+    columns.extend(parameter_columns(trials, space));
     columns.truncate(MAX_COLUMNS);
-    columns.push(Column::new("why", "Reason", ColumnContent::Why, false));
+    columns.push(Column::new("why", "Reason", ColumnContent::Reason, false));
     columns
 }
 
 /// Returns the columns in the request, or the default ones for these trials.
-pub(super) fn shown(
+pub(super) fn shown_columns(
     all: &[Column],
     asked: Option<&[String]>,
     trials: &[&TrialSummary],
@@ -137,8 +141,8 @@ pub(super) fn shown(
     let mut parameters = 0;
     let usual = all.iter().filter(|column| {
         parameters += usize::from(matches!(column.kind, ColumnContent::Parameter(_)));
-        column.is_usual()
-            && (parameters <= USUAL_PARAMETERS
+        column.is_default()
+            && (parameters <= DEFAULT_PARAMETERS
                 || !matches!(column.kind, ColumnContent::Parameter(_)))
     });
     let mut usual = usual.cloned().collect();
@@ -150,8 +154,9 @@ pub(super) fn shown(
 /// objective's own value is final.
 pub(super) fn is_latest_final(trial: &TrialSummary) -> bool {
     let named = |last: &Value| last.get(trial.metric.as_deref()?).cloned();
-    let last = trial.last.as_ref().map(|last| words::result(&named(last).unwrap_or(last.clone())));
-    trial.latest.is_none() || trial.latest.as_ref().map(words::result) == last
+    let last =
+        trial.last.as_ref().map(|last| display::result(&named(last).unwrap_or(last.clone())));
+    trial.latest.is_none() || trial.latest.as_ref().map(display::result) == last
 }
 
 /// Removes default columns that tell nothing about trials that have all ended: the latest results if each equals the
@@ -165,7 +170,7 @@ fn remove_redundant(columns: &mut Vec<Column>, trials: &[&TrialSummary]) {
         (trials.iter().all(|trial| is_latest_final(trial)), trials.iter().any(has_reason));
     columns.retain(|column| match column.kind {
         ColumnContent::Latest => !repeated,
-        ColumnContent::Why => reasons,
+        ColumnContent::Reason => reasons,
         ColumnContent::Sequence
         | ColumnContent::Id
         | ColumnContent::State
@@ -183,9 +188,9 @@ fn remove_redundant(columns: &mut Vec<Column>, trials: &[&TrialSummary]) {
 }
 
 /// Returns the number of parameters without a column among the default ones.
-pub(super) fn beyond(all: &[Column]) -> usize {
+pub(super) fn hidden_parameters(all: &[Column]) -> usize {
     let parameters = all.iter().filter(|column| matches!(column.kind, ColumnContent::Parameter(_)));
-    parameters.count().saturating_sub(USUAL_PARAMETERS)
+    parameters.count().saturating_sub(DEFAULT_PARAMETERS)
 }
 
 /// Returns the name of the results: the metric's own name, if trials report one by name.
@@ -194,10 +199,10 @@ fn result_name(trials: &[&TrialSummary]) -> String {
     metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()
 }
 
-fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
+fn metric_columns(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut names: Vec<&str> = goals.objectives.iter().map(|one| one.metric.as_str()).collect();
     for trial in trials {
-        let members = results(trial).flat_map(Map::keys);
+        let members = result_objects(trial).flat_map(Map::keys);
         for name in members.chain(trial.metrics.keys()) {
             // The metric that counts is the result.
             let counts = name == OBJECTIVE || trial.metric.as_ref() == Some(name);
@@ -217,7 +222,7 @@ fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     names.into_iter().map(column).collect()
 }
 
-fn parameters(trials: &[&TrialSummary], space: &[ParameterAxis]) -> Vec<Column> {
+fn parameter_columns(trials: &[&TrialSummary], space: &[ParameterAxis]) -> Vec<Column> {
     let mut found = Parameters::default();
     for ParameterAxis { name, options, .. } in space {
         let mut options = options.iter().flatten();
@@ -293,7 +298,7 @@ mod tests {
         let estimate = Estimate { results: 2, wanted: 2, mean: 0.5, half_width: Some(0.1) };
         let repeated = trial(nested, json!(3), Some(estimate));
         let of = |trials: &[&TrialSummary], axes: &[ParameterAxis]| -> Vec<String> {
-            let columns = of(trials, axes, &Goals::default()).into_iter().skip(2);
+            let columns = available_columns(trials, axes, &Goals::default()).into_iter().skip(2);
             columns
                 .map(|column| format!("{}{}", column.key, if column.numeric { "#" } else { "" }))
                 .collect()
@@ -325,9 +330,9 @@ mod tests {
         trial.metrics =
             BTreeMap::from(["epoch", "loss", "size"].map(|name| (name.to_owned(), json!(1))));
         let keys = |goals: &Goals| -> Vec<(String, bool)> {
-            let all = of(&[&trial], &[], goals);
+            let all = available_columns(&[&trial], &[], goals);
             let metrics = all.iter().filter(|column| column.key.starts_with("metrics."));
-            metrics.map(|column| (column.key.clone(), column.is_usual())).collect()
+            metrics.map(|column| (column.key.clone(), column.is_default())).collect()
         };
         let named = |keys: &[(&str, bool)]| -> Vec<(String, bool)> {
             keys.iter().map(|(key, usual)| ((*key).to_owned(), *usual)).collect()
@@ -336,7 +341,11 @@ mod tests {
         assert_eq!(keys(&Goals::default()), plain);
         assert_eq!(keys(&two), named(&[("metrics.size", true), ("metrics.epoch", false)]));
         assert_eq!(metric(&trial, "epoch"), Some(&json!(1)));
-        assert_eq!(of(&[&trial], &[], &two)[3].key, "metrics.size", "objectives stand together");
+        assert_eq!(
+            available_columns(&[&trial], &[], &two)[3].key,
+            "metrics.size",
+            "objectives stand together"
+        );
     }
 
     #[test]
@@ -357,7 +366,8 @@ mod tests {
             (vec![&same, &running], [true, true]),
             (vec![], [false, false]),
         ] {
-            let columns = shown(&of(&trials, &[], &Goals::default()), None, &trials);
+            let columns =
+                shown_columns(&available_columns(&trials, &[], &Goals::default()), None, &trials);
             let has = |key| columns.iter().any(|column: &Column| column.key == key);
             assert_eq!([has("latest"), has("why")], expected);
         }

@@ -4,8 +4,8 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::plot::{marks, range};
-use super::words;
+use super::display;
+use super::plot::{axis_marks, value_range};
 use crate::view::space::ParameterAxis;
 
 /// The top and the bottom of the plotted area, in pixels.
@@ -36,12 +36,12 @@ pub(super) struct Axis {
 impl Axis {
     /// Returns the axis of numbers on a linear scale.
     pub(super) fn of_numbers(name: &str) -> Self {
-        Self { name: words::sanitize(name), ..Self::default() }
+        Self { name: display::sanitize(name), ..Self::default() }
     }
 
     /// Returns the axis of a parameter, on the scale of the search space.
     pub(super) fn of_parameter(axis: &ParameterAxis) -> Self {
-        let options = axis.options.iter().flatten().map(words::brief);
+        let options = axis.options.iter().flatten().map(display::brief);
         Self { is_log: axis.log, options: options.collect(), ..Self::of_numbers(&axis.name) }
     }
 
@@ -50,7 +50,7 @@ impl Axis {
         if self.options.is_empty() {
             return value.as_f64().filter(|number| !self.is_log || *number > 0.0);
         }
-        let at = self.options.iter().position(|option| *option == words::brief(value))?;
+        let at = self.options.iter().position(|option| *option == display::brief(value))?;
         Some(f64::from(u32::try_from(at).ok()?))
     }
 
@@ -67,10 +67,13 @@ impl Axis {
         }
         if !self.is_log {
             // A sum with 0 is never the negative zero.
-            return marks(low, high).into_iter().map(|at| (at, words::number(at + 0.0))).collect();
+            return axis_marks(low, high)
+                .into_iter()
+                .map(|at| (at, display::number(at + 0.0)))
+                .collect();
         }
-        let powers = marks(low, high).into_iter().filter(|at| at.fract() == 0.0);
-        let labelled = |at: f64| (at, words::number(10_f64.powf(at)));
+        let powers = axis_marks(low, high).into_iter().filter(|at| at.fract() == 0.0);
+        let labelled = |at: f64| (at, display::number(10_f64.powf(at)));
         let powers: Vec<_> = powers.map(labelled).collect();
         if powers.len() > 1 {
             return powers;
@@ -85,7 +88,7 @@ impl Axis {
 
 /// A kind of mark. Kinds differ in shape and in colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum MarkShape {
     /// A filled circle.
     Succeeded,
     /// A hollow circle.
@@ -99,7 +102,7 @@ pub(super) enum Shape {
 pub(super) struct Marks {
     /// The name in the legend.
     pub(super) name: String,
-    pub(super) shape: Shape,
+    pub(super) shape: MarkShape,
     /// The positions. The vertical position `None` is the bottom of the plot.
     pub(super) points: Vec<(f64, Option<f64>)>,
     /// The number of trials of this kind, of which `points` may be only a part.
@@ -117,8 +120,8 @@ pub(super) struct Curve {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figure {
     pub(super) title: String,
-    pub(super) across: Axis,
-    pub(super) up: Axis,
+    pub(super) horizontal: Axis,
+    pub(super) vertical: Axis,
     pub(super) marks: Vec<Marks>,
     pub(super) curves: Vec<Curve>,
 }
@@ -132,7 +135,7 @@ struct Scale {
 impl Scale {
     /// Returns the scale of these scaled values. `None` without a finite value.
     fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let (low, high) = range(values)?;
+        let (low, high) = value_range(values)?;
         let pad = if high > low { (high - low) * AXIS_PADDING } else { low.abs().max(1.0) * 0.1 };
         Some(Self { low: low - pad, high: high + pad })
     }
@@ -155,27 +158,27 @@ impl Figure {
         let drawn = || self.curves.iter().flat_map(|curve| curve.points.iter());
         let xs = marked().map(|(x, _)| *x).chain(drawn().map(|(x, _)| *x));
         let ys = marked().filter_map(|(_, y)| *y).chain(drawn().map(|(_, y)| *y));
-        let across = Scale::of(xs.map(|x| self.across.scaled(x))).map(|scale| {
-            let options = self.across.options.len();
+        let horizontal = Scale::of(xs.map(|x| self.horizontal.scaled(x))).map(|scale| {
+            let options = self.horizontal.options.len();
             if options == 0 { scale } else { Scale::of_options(options) }
         });
-        let scales = across.zip(Scale::of(ys.map(|y| self.up.scaled(y))));
-        let Some((across, up)) = scales else {
+        let scales = horizontal.zip(Scale::of(ys.map(|y| self.vertical.scaled(y))));
+        let Some((horizontal, vertical)) = scales else {
             return html! { p.hint { (self.title) ": no numeric result." } };
         };
         html! {
             figure.plot {
                 div.plane {
-                    svg aria-hidden="true" width=(LABEL_WIDTH) height=(PLOT_HEIGHT) { (self.side(&up)) }
+                    svg aria-hidden="true" width=(LABEL_WIDTH) height=(PLOT_HEIGHT) { (self.vertical_labels(&vertical)) }
                     svg role="img" aria-label=(self.description()) width="100%" height=(PLOT_HEIGHT) {
-                        (self.frame(&across, &up))
+                        (self.frame(&horizontal, &vertical))
                         svg x="0" y=(PLOT_TOP) width="100%" height=(PLOT_BOTTOM - PLOT_TOP) viewBox={ "0 0 " (PICTURE_SIZE) " " (PICTURE_SIZE) } preserveAspectRatio="none" {
                             @for (at, curve) in self.curves.iter().enumerate() {
-                                polyline class={ "curve c" (at % 8) } points=(self.corners(curve, &across, &up)) vector-effect="non-scaling-stroke" {}
+                                polyline class={ "curve c" (at % 8) } points=(self.curve_corners(curve, &horizontal, &vertical)) vector-effect="non-scaling-stroke" {}
                             }
                         }
                         @for marks in &self.marks {
-                            @for point in &marks.points { (self.mark(marks.shape, *point, &across, &up)) }
+                            @for point in &marks.points { (self.mark(marks.shape, *point, &horizontal, &vertical)) }
                         }
                     }
                 }
@@ -192,66 +195,72 @@ impl Figure {
     }
 
     /// Renders the labels of the vertical axis. They are beside the plot, where no mark covers them.
-    fn side(&self, up: &Scale) -> Markup {
+    fn vertical_labels(&self, vertical: &Scale) -> Markup {
         html! {
-            @for (value, label) in self.up.labels(up.low, up.high) {
-                @let y = format!("{:.1}", PLOT_BOTTOM - up.share(value) * (PLOT_BOTTOM - PLOT_TOP));
+            @for (value, label) in self.vertical.labels(vertical.low, vertical.high) {
+                @let y = format!("{:.1}", PLOT_BOTTOM - vertical.share(value) * (PLOT_BOTTOM - PLOT_TOP));
                 text x=(LABEL_WIDTH - 8.0) y=(y) text-anchor="end" dominant-baseline="central" { (label) }
             }
         }
     }
 
     /// Renders the lines, and the labels and the name of the horizontal axis.
-    fn frame(&self, across: &Scale, up: &Scale) -> Markup {
+    fn frame(&self, horizontal: &Scale, vertical: &Scale) -> Markup {
         html! {
-            @for (value, _) in self.up.labels(up.low, up.high) {
-                @let y = format!("{:.1}", PLOT_BOTTOM - up.share(value) * (PLOT_BOTTOM - PLOT_TOP));
+            @for (value, _) in self.vertical.labels(vertical.low, vertical.high) {
+                @let y = format!("{:.1}", PLOT_BOTTOM - vertical.share(value) * (PLOT_BOTTOM - PLOT_TOP));
                 line.rule x1="0" x2="100%" y1=(y) y2=(y) {}
             }
-            @for (value, label) in self.across.labels(across.low, across.high) {
-                @let share = across.share(value);
+            @for (value, label) in self.horizontal.labels(horizontal.low, horizontal.high) {
+                @let share = horizontal.share(value);
                 @let side = if share < 0.08 { "start" } else if share > 0.92 { "end" } else { "middle" };
                 text x=(format!("{:.2}%", share * 100.0)) y=(PLOT_BOTTOM + 16.0) text-anchor=(side) { (label) }
             }
-            text x="50%" y=(PLOT_HEIGHT - 4.0) text-anchor="middle" { (self.across.name) }
+            text x="50%" y=(PLOT_HEIGHT - 4.0) text-anchor="middle" { (self.horizontal.name) }
         }
     }
 
-    fn corners(&self, curve: &Curve, across: &Scale, up: &Scale) -> String {
+    fn curve_corners(&self, curve: &Curve, horizontal: &Scale, vertical: &Scale) -> String {
         let finite = curve.points.iter().filter(|(_, y)| y.is_finite());
         let corners = finite.map(|(x, y)| {
-            let x = across.share(self.across.scaled(*x)) * PICTURE_SIZE;
-            let y = (1.0 - up.share(self.up.scaled(*y))) * PICTURE_SIZE;
+            let x = horizontal.share(self.horizontal.scaled(*x)) * PICTURE_SIZE;
+            let y = (1.0 - vertical.share(self.vertical.scaled(*y))) * PICTURE_SIZE;
             format!("{x:.1},{y:.1}")
         });
         corners.collect::<Vec<_>>().join(" ")
     }
 
-    fn mark(&self, shape: Shape, (x, y): (f64, Option<f64>), across: &Scale, up: &Scale) -> Markup {
-        let x = format!("{:.2}%", across.share(self.across.scaled(x)) * 100.0);
-        let height = y.map_or(0.0, |y| up.share(self.up.scaled(y)));
+    fn mark(
+        &self,
+        shape: MarkShape,
+        (x, y): (f64, Option<f64>),
+        horizontal: &Scale,
+        vertical: &Scale,
+    ) -> Markup {
+        let x = format!("{:.2}%", horizontal.share(self.horizontal.scaled(x)) * 100.0);
+        let height = y.map_or(0.0, |y| vertical.share(self.vertical.scaled(y)));
         let y = format!("{:.1}", PLOT_BOTTOM - height * (PLOT_BOTTOM - PLOT_TOP));
         html! {
             @match shape {
-                Shape::Succeeded => circle.succeeded cx=(x) cy=(y) r="3" {},
-                Shape::Stopped => circle.stopped cx=(x) cy=(y) r="3" {},
+                MarkShape::Succeeded => circle.succeeded cx=(x) cy=(y) r="3" {},
+                MarkShape::Stopped => circle.stopped cx=(x) cy=(y) r="3" {},
                 // A path has no percentages, so a cross is a character.
-                Shape::Failed => text.failed x=(x) y=(y) text-anchor="middle" dominant-baseline="central" { "×" },
+                MarkShape::Failed => text.failed x=(x) y=(y) text-anchor="middle" dominant-baseline="central" { "×" },
             }
         }
     }
 
     fn legend(&self) -> Markup {
-        let class = |shape: Shape| match shape {
-            Shape::Succeeded => "succeeded",
-            Shape::Stopped => "stopped",
-            Shape::Failed => "failed",
+        let class = |shape: MarkShape| match shape {
+            MarkShape::Succeeded => "succeeded",
+            MarkShape::Stopped => "stopped",
+            MarkShape::Failed => "failed",
         };
         html! {
             @if self.marks.len() + self.curves.len() > 1 {
                 figcaption {
                     @for marks in &self.marks {
-                        span.key { span class={ "shape " (class(marks.shape)) } aria-hidden="true" { @if marks.shape == Shape::Failed { "×" } } (marks.count) " " (marks.name) }
+                        span.key { span class={ "shape " (class(marks.shape)) } aria-hidden="true" { @if marks.shape == MarkShape::Failed { "×" } } (marks.count) " " (marks.name) }
                     }
                     @for (at, curve) in self.curves.iter().enumerate() {
                         span.key { span class={ "stroke c" (at % 8) } aria-hidden="true" {} (curve.name) }
@@ -281,11 +290,15 @@ mod tests {
         };
         let figure = Figure {
             title: "History".to_owned(),
-            across: Axis::of_numbers("trial"),
-            up: Axis::of_numbers("loss"),
+            horizontal: Axis::of_numbers("trial"),
+            vertical: Axis::of_numbers("loss"),
             marks: vec![
-                marks("succeeded", Shape::Succeeded, vec![(0.0, Some(1.0)), (2.0, Some(f64::MAX))]),
-                marks("failed", Shape::Failed, vec![(1.0, None)]),
+                marks(
+                    "succeeded",
+                    MarkShape::Succeeded,
+                    vec![(0.0, Some(1.0)), (2.0, Some(f64::MAX))],
+                ),
+                marks("failed", MarkShape::Failed, vec![(1.0, None)]),
             ],
             curves: vec![Curve { name: "best".to_owned(), points: vec![(0.0, 1.0), (2.0, 0.5)] }],
         };

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use trial_protocol::{Direction, MetricValue};
 
 use super::super::user::{importance_by, improvements_of, parameter_importance};
-use super::words;
+use super::display;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::view::curve::{Improvement, improvements};
@@ -55,11 +55,11 @@ pub(super) fn goal_tables(
 }
 
 /// Renders a part of each objective. A script hides the parts of objectives that are not selected.
-fn parts(tables: &[GoalTable], part: impl Fn(&GoalTable) -> Markup) -> Markup {
+fn parts_of_goals(tables: &[GoalTable], part: impl Fn(&GoalTable) -> Markup) -> Markup {
     html! {
         @for (at, table) in tables.iter().enumerate() {
             div data-objective=[table.name.is_some().then_some(at)] {
-                @if let Some(name) = &table.name { h3 { (words::sanitize(name)) } }
+                @if let Some(name) = &table.name { h3 { (display::sanitize(name)) } }
                 (part(table))
             }
         }
@@ -75,7 +75,7 @@ pub(super) fn improvement_tables(tables: &[GoalTable]) -> Markup {
             @if several { "Improvements" } @else { (count) @if count == 1 { " improvement" } @else { " improvements" } }
             " as a table"
         }
-        (parts(tables, |table| improvement_table(&table.improvements)))
+        (parts_of_goals(tables, |table| improvement_table(&table.improvements)))
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn has_no_improvement(tables: &[GoalTable]) -> bool {
 
 /// Renders the importance of the parameters.
 pub(super) fn importance_tables(tables: &[GoalTable]) -> Markup {
-    parts(tables, |table| importance_table(&table.importance))
+    parts_of_goals(tables, |table| importance_table(&table.importance))
 }
 
 fn improvement_table(improvements: &[Improvement]) -> Markup {
@@ -95,7 +95,7 @@ fn improvement_table(improvements: &[Improvement]) -> Markup {
             thead { tr { th.number scope="col" { "Trial" } th.number scope="col" { "Result" } } }
             tbody {
                 @for step in improvements.iter().rev() {
-                    tr { td.number { (step.sequence) } td.number { (words::number(step.value)) } }
+                    tr { td.number { (step.sequence) } td.number { (display::number(step.value)) } }
                 }
             }
         }
@@ -112,8 +112,8 @@ fn importance_table(importance: &[Importance]) -> Markup {
                 tbody {
                     @for one in importance {
                         tr {
-                            th scope="row" { (words::sanitize(&one.name)) }
-                            td { meter value=(one.share) aria-label=(words::sanitize(&one.name)) {} }
+                            th scope="row" { (display::sanitize(&one.name)) }
+                            td { meter value=(one.share) aria-label=(display::sanitize(&one.name)) {} }
                             td.number { (format!("{:.0} %", one.share * 100.0)) }
                         }
                     }

@@ -7,15 +7,15 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
-use super::super::user::{axes, shown};
+use super::super::user::{axes, present_view};
 use super::base::url;
+use super::display;
 use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, improvement_tables};
-use super::page::{PageRefusal, Viewer, exact_time, page, zone};
+use super::page::{PageRefusal, Viewer, exact_time, page, time_zone};
 use super::plot_place::{
     SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, points_path, preload, preload_scripts,
 };
 use super::trials::{downloads, table};
-use super::words;
 use crate::view::{self, ExperimentView, TrialSummary};
 
 /// The number of trials in the list of the newest.
@@ -29,8 +29,8 @@ pub(super) async fn overview(
     viewer: Viewer,
     State(shared): State<Shared>,
 ) -> Result<Response, PageRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
-    let shown = shown(&shared, &snapshot).await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let shown = present_view(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
     let tables = goal_tables(&snapshot, &shown, &axes);
     let newest: Vec<_> =
@@ -40,15 +40,15 @@ pub(super) async fn overview(
     let top = html! {
         (summary(&shown, &title))
         @if shown.objectives.is_empty() {
-            (best(&shown, view::leading_trial(&snapshot, shown.optimize_mode)))
+            (best_section(&shown, view::leading_trial(&snapshot, shown.optimize_mode)))
         } @else {
-            (super::pareto::front(&shown))
+            (super::pareto::front_table(&shown))
         }
     };
-    let top = viewer.has.part(top);
-    let steps = viewer.has.part(improvement_tables(&tables));
-    let importance = viewer.has.part(importance_tables(&tables));
-    let failures = viewer.has.part(causes(&shown));
+    let top = viewer.known_parts.part(top);
+    let steps = viewer.known_parts.part(improvement_tables(&tables));
+    let importance = viewer.known_parts.part(importance_tables(&tables));
+    let failures = viewer.known_parts.part(causes_table(&shown));
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
     let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
@@ -72,20 +72,20 @@ pub(super) async fn overview(
             (training_services(&viewer, &shown))
             section.wide {
                 h2 { "Newest trials" }
-                div #newest data-live { (table(&viewer.has, (&newest, shared.state.board.goals()), now_ms, None)) }
+                div #newest data-live { (table(&viewer.known_parts, (&newest, shared.state.trial_cache.goals()), now_ms, None)) }
                 p { a href=(url("/trials")) { "All trials" } ". " (downloads(&[])) }
             }
-            (steering(&viewer, &shown))
+            (control_section(&viewer, &shown))
         }
     };
-    Ok(page(&viewer, &words::sanitize(&title), Some("overview"), &content))
+    Ok(page(&viewer, &display::sanitize(&title), Some("overview"), &content))
 }
 
 /// Returns the name of the results.
 pub(super) fn result_name(shown: &ExperimentView) -> String {
     let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
     let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);
-    name.map_or_else(|| "result".to_owned(), |name| words::sanitize(name))
+    name.map_or_else(|| "result".to_owned(), |name| display::sanitize(name))
 }
 
 fn summary(shown: &ExperimentView, title: &str) -> Markup {
@@ -105,14 +105,14 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
     let failed = (count(&["FAILED"]) > 0).then_some("bad");
     html! {
         h1 {
-            (words::sanitize(title)) " "
-            span.state data-state=(shown.state) { (words::experiment_state(&shown.state)) }
+            (display::sanitize(title)) " "
+            span.state data-state=(shown.state) { (display::experiment_state(&shown.state)) }
         }
-        p.hint { "Started " (exact_time(shown.created_at_ms)) " " (zone())
-            @if let Some(at) = shown.ended_at_ms { ", ended " (exact_time(at)) " " (zone()) }
+        p.hint { "Started " (exact_time(shown.created_at_ms)) " " (time_zone())
+            @if let Some(at) = shown.ended_at_ms { ", ended " (exact_time(at)) " " (time_zone()) }
         }
-        @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::sanitize(trouble)) } }
-        @if let Some(difference) = &shown.code_difference { p.trouble { (words::sanitize(difference)) } }
+        @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (display::sanitize(trouble)) } }
+        @if let Some(difference) = &shown.code_difference { p.trouble { (display::sanitize(difference)) } }
         dl.tiles {
             div {
                 dt { a href=(url("/trials")) { "Trials" } }
@@ -121,7 +121,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                     @if let Some(most) = shown.max_trial_number {
                         " " small {
                             "of " (most)
-                            @if let Some(left_ms) = left_ms(shown, ended) { ", about " (words::span(left_ms)) " left" }
+                            @if let Some(left_ms) = remaining_ms(shown, ended) { ", about " (display::span(left_ms)) " left" }
                         }
                         progress value=(ended) max=(most) aria-label="ended trials" {}
                     }
@@ -137,14 +137,14 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                 dd {
                     (run_time(shown))
                     @if let Some(limit) = limit {
-                        " " small { "of " (words::span(limit)) }
+                        " " small { "of " (display::span(limit)) }
                         progress value=(shown.elapsed_ms) max=(limit) aria-label="used time" {}
                     }
                 }
             }
             div {
                 dt { "Ended per hour" }
-                dd { (shown.ended_per_hour.map_or_else(|| "–".to_owned(), words::rate)) }
+                dd { (shown.ended_per_hour.map_or_else(|| "–".to_owned(), display::rate)) }
             }
         }
     }
@@ -153,11 +153,11 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
 /// Returns the run time. It is unknown if the manager was killed before it recorded the time.
 fn run_time(shown: &ExperimentView) -> String {
     let is_unknown = shown.state == view::INTERRUPTED && shown.elapsed_ms == 0;
-    if is_unknown { "–".to_owned() } else { words::span(shown.elapsed_ms) }
+    if is_unknown { "–".to_owned() } else { display::span(shown.elapsed_ms) }
 }
 
 /// Returns the time until all trials have ended at the present rate. `None` if the experiment has ended or has no rate.
-fn left_ms(shown: &ExperimentView, ended: usize) -> Option<u64> {
+fn remaining_ms(shown: &ExperimentView, ended: usize) -> Option<u64> {
     let rate = shown.ended_per_hour.filter(|rate| *rate > 0.0 && shown.ended_at_ms.is_none())?;
     let left = shown.max_trial_number?.checked_sub(u64::try_from(ended).ok()?)?;
     let left: f64 = left.to_string().parse().ok()?;
@@ -167,7 +167,7 @@ fn left_ms(shown: &ExperimentView, ended: usize) -> Option<u64> {
 }
 
 /// Renders the best trial or, before one has succeeded, the current leader.
-fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
+fn best_section(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
     let wanted = if shown.optimize_mode == "minimize" { "smallest" } else { "largest" };
     let name = result_name(shown);
     html! {
@@ -180,27 +180,27 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             }
             @if let Some(metric) = &shown.chosen_objective {
                 p.hint {
-                    "The experiment file names no objective, so " code { (words::sanitize(metric)) }
+                    "The experiment file names no objective, so " code { (display::sanitize(metric)) }
                     " was chosen from the trials' output. Set " code { "objective" } " to choose another metric."
                 }
             }
             @for warning in [&shown.direction_warning, &shown.untold_direction].into_iter().flatten() {
-                @for line in warning.lines() { p.trouble { (words::sanitize(line)) } }
+                @for line in warning.lines() { p.trouble { (display::sanitize(line)) } }
             }
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) " (" (wanted) "): "
-                    strong { (words::competing(best)) }
+                    strong { (display::competing(best)) }
                     ", " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
                 }
-                (super::trial::parameters(&best.parameters))
+                (super::trial::parameters_section(&best.parameters))
             } @else {
                 p {
                     "No trial has succeeded with a numeric result yet."
                     @if let Some(trial) = leading {
                         " Among the running trials, "
                         a href={ (url("/trials/")) (trial.id) } { "trial " (trial.sequence) }
-                        " leads with " strong { (trial.latest.as_ref().map(words::result).unwrap_or_default()) }
+                        " leads with " strong { (trial.latest.as_ref().map(display::result).unwrap_or_default()) }
                         @if let Some(step) = trial.latest_step { " at step " (step) }
                         "."
                     }
@@ -210,7 +210,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
     }
 }
 
-pub(super) fn causes(shown: &ExperimentView) -> Markup {
+pub(super) fn causes_table(shown: &ExperimentView) -> Markup {
     let mut causes: Vec<_> = shown.causes.iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     html! {
@@ -221,7 +221,7 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
                 tbody {
                     @for (cause, count) in causes {
                         tr {
-                            th scope="row" { a href={ (url("/trials?state=FAILED&cause=")) (cause) } { (words::cause(cause)) } }
+                            th scope="row" { a href={ (url("/trials?state=FAILED&cause=")) (cause) } { (display::cause(cause)) } }
                             td.number { (count) }
                         }
                     }
@@ -233,7 +233,7 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
 
 /// Renders the training services, if there are several.
 fn training_services(viewer: &Viewer, shown: &ExperimentView) -> Markup {
-    let services = viewer.has.part(service_table(shown));
+    let services = viewer.known_parts.part(service_table(shown));
     html! {
         @if !shown.training_services.is_empty() {
             section.wide {
@@ -258,15 +258,15 @@ fn service_table(shown: &ExperimentView) -> Markup {
                 @for part in &shown.training_services {
                     tr {
                         th scope="row" {
-                            (part.index) " " (words::sanitize(&part.platform))
-                            @if let Some(why) = &part.trouble { " " span.hint { "unreachable: " (words::sanitize(why)) } }
+                            (part.index) " " (display::sanitize(&part.platform))
+                            @if let Some(why) = &part.trouble { " " span.hint { "unreachable: " (display::sanitize(why)) } }
                         }
                         td.number { (part.running) @if let Some(limit) = part.limit { " " small { "of " (limit) } } }
                         td.number { (part.waiting) }
                         td.number { (part.free.map_or_else(unknown, |free| free.to_string())) }
                         td.number { (part.succeeded) }
                         td.number { (part.failed) }
-                        td.number { (part.mean_duration_ms.map_or_else(unknown, words::span)) }
+                        td.number { (part.mean_duration_ms.map_or_else(unknown, display::span)) }
                     }
                 }
             }
@@ -274,9 +274,9 @@ fn service_table(shown: &ExperimentView) -> Markup {
     }
 }
 
-fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
+fn control_section(viewer: &Viewer, shown: &ExperimentView) -> Markup {
     let limit = shown.max_experiment_duration_ms;
-    let allowed = limit.map_or_else(|| "such as 90m".to_owned(), words::span);
+    let allowed = limit.map_or_else(|| "such as 90m".to_owned(), display::span);
     html! {
         section.wide {
             h2 { "Controls" }
@@ -308,16 +308,16 @@ pub(super) async fn configuration(
     let row = shared.state.store.experiment().await?;
     let row = row.ok_or(super::super::Error::NotFound)?;
     let safe = view::redact_secrets(&row.canonical);
-    let text = words::outline(&safe);
+    let text = display::outline(&safe);
     let space = safe.get("searchSpace").and_then(|space| space.as_object());
     let space = space.filter(|space| !space.is_empty());
     // The search space of a user's own tuner may have any form.
     let values = |entry: &Value| {
         let values = if entry.get("_type").is_some() { &entry["_value"] } else { entry };
         if values.is_string() {
-            words::value(values)
+            display::value(values)
         } else {
-            words::sanitize(&words::in_one_line(values))
+            display::sanitize(&display::in_one_line(values))
         }
     };
     let content = html! {
@@ -332,8 +332,8 @@ pub(super) async fn configuration(
                             tbody {
                                 @for (name, range) in space {
                                     tr {
-                                        th scope="row" { (words::sanitize(name)) }
-                                        td { (range.get("_type").map(words::value).unwrap_or_default()) }
+                                        th scope="row" { (display::sanitize(name)) }
+                                        td { (range.get("_type").map(display::value).unwrap_or_default()) }
                                         td.wrap { code { (values(range)) } }
                                     }
                                 }
@@ -344,7 +344,7 @@ pub(super) async fn configuration(
             }
             section {
                 h2 { "Checked configuration" }
-                pre.file tabindex="0" { (words::sanitize(&text)) }
+                pre.file tabindex="0" { (display::sanitize(&text)) }
             }
         }
     };

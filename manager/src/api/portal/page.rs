@@ -10,7 +10,7 @@ use maud::{DOCTYPE, Markup, html};
 use super::super::access::log_in::LogIn;
 use super::super::{Error, percent};
 use super::base::{Site, site, url};
-use super::parts::Has;
+use super::parts::KnownParts;
 
 /// Allows only the portal's own style, scripts and data. No frame may contain a page, and no form leads elsewhere.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -20,9 +20,9 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 const MAX_RETURN_PATH_BYTES: usize = 2000;
 
 /// The script's name of the page whose charts uPlot draws.
-const WITH_CURVES: &str = "trial";
+const CURVES_SCRIPT: &str = "trial";
 /// The page with a long table.
-const WITH_LIST: &str = "list";
+const LIST_SCRIPT: &str = "list";
 /// The id of the element after that table.
 const LIST_END: &str = "list-end";
 
@@ -45,16 +45,16 @@ pub(in crate::api) struct Viewer {
     /// The path of the requested page.
     pub(super) path: String,
     /// The path with its query, if the viewer may want to return to it after the login.
-    pub(super) way_back: Option<String>,
+    pub(super) return_path: Option<String>,
     /// The parts of the page that the browser already has.
-    pub(in crate::api) has: Has,
+    pub(in crate::api) known_parts: KnownParts,
 }
 
 impl Viewer {
     /// Creates an unknown viewer of this page.
     pub(super) fn unknown(path: &str) -> Self {
-        let (path, has) = (path.to_owned(), Has::default());
-        Self { experiment: None, may_change: false, path, way_back: None, has }
+        let (path, known_parts) = (path.to_owned(), KnownParts::default());
+        Self { experiment: None, may_change: false, path, return_path: None, known_parts }
     }
 }
 
@@ -65,14 +65,14 @@ where
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let LogIn { gate, .. } = LogIn::from_ref(state);
-        match gate.admit(&Method::GET, &parts.headers) {
+        let LogIn { authenticator, .. } = LogIn::from_ref(state);
+        match authenticator.admit(&Method::GET, &parts.headers) {
             Ok(_) => Ok(Self {
-                experiment: gate.experiment().map(ToString::to_string),
-                may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
+                experiment: authenticator.experiment().map(ToString::to_string),
+                may_change: authenticator.admit(&Method::POST, &parts.headers).is_ok(),
                 path: parts.uri.path().to_owned(),
-                way_back: Some(parts.uri.to_string()),
-                has: Has::read(&parts.headers),
+                return_path: Some(parts.uri.to_string()),
+                known_parts: KnownParts::read(&parts.headers),
             }),
             Err(Error::Unauthorized(_)) => {
                 Err(Redirect::to(&login_path(Some(&parts.uri.to_string()))).into_response())
@@ -83,16 +83,16 @@ where
 }
 
 /// Returns the address of the login page, which returns to one of the portal's pages.
-fn login_path(way_back: Option<&str>) -> String {
-    match way_back.map(local).filter(|page| *page != "/") {
-        Some(page) => url(&format!("/login?next={}", percent::encoded(page))),
+fn login_path(return_path: Option<&str>) -> String {
+    match return_path.map(local_path).filter(|page| *page != "/") {
+        Some(page) => url(&format!("/login?next={}", percent::encode(page))),
         None => url("/login"),
     }
 }
 
 /// Returns `page` if it is the path of one of the portal's pages, otherwise the first page. Browsers drop control
 /// characters and read a backslash as a slash. Two slashes would lead to another host.
-pub(super) fn local(page: &str) -> &str {
+pub(super) fn local_path(page: &str) -> &str {
     let ours = page.starts_with('/')
         && !page.starts_with("//")
         && page.len() <= MAX_RETURN_PATH_BYTES
@@ -120,13 +120,13 @@ pub(in crate::api) fn page(
                     (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href=(url("/assets/icon.svg"));
-                @if script == Some(WITH_CURVES) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
+                @if script == Some(CURVES_SCRIPT) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
                 link rel="stylesheet" href=(url("/assets/portal.css"));
                 // Without it, a browser lays out a long table several times while it reads it.
-                @if script == Some(WITH_LIST) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
+                @if script == Some(LIST_SCRIPT) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
                 @if script.is_some() {
                     link rel="modulepreload" href=(url("/assets/charts.js"));
-                    @if script == Some(WITH_CURVES) { script src=(url("/assets/uplot.js")) defer {} }
+                    @if script == Some(CURVES_SCRIPT) { script src=(url("/assets/uplot.js")) defer {} }
                     script type="module" src=(url("/assets/portal.js")) {}
                 }
             }
@@ -154,12 +154,12 @@ fn page_header(viewer: &Viewer) -> Markup {
     let site = site();
     let pages: &[(&str, &str)] = match site {
         Site::Home => &[("/", "Experiments"), ("/api", "API")],
-        Site::Manager | Site::Within(_) => EXPERIMENT_PAGES,
+        Site::Manager | Site::WithinHome(_) => EXPERIMENT_PAGES,
     };
     html! {
         header {
             nav aria-label="Pages" {
-                @if let Site::Within(home) = &site { a.up href=(home) { "Experiments" } }
+                @if let Site::WithinHome(home) = &site { a.up href=(home) { "Experiments" } }
                 strong {
                     span { "TrialKeeper" }
                     @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
@@ -177,7 +177,7 @@ fn page_header(viewer: &Viewer) -> Markup {
                     form.session method="post" action=(url("/logout")) { button.plain { "Log out" } }
                 } @else {
                     @let here = (viewer.path == "/login").then_some("page");
-                    a.session href=(login_path(viewer.way_back.as_deref())) aria-current=[here] { "Log in" }
+                    a.session href=(login_path(viewer.return_path.as_deref())) aria-current=[here] { "Log in" }
                 }
             }
             p #connection role="status" {}
@@ -188,27 +188,27 @@ fn page_header(viewer: &Viewer) -> Markup {
 /// Renders a time as an age, with the exact time in the tooltip. The script shows the exact time in the user's own
 /// time zone.
 pub(in crate::api) fn time(at_ms: i64, now_ms: i64) -> Markup {
-    let exact = super::words::moment(at_ms);
+    let exact = super::display::moment(at_ms);
     let machine = exact.replace(' ', "T") + "Z";
-    html! { time datetime=(machine) title={ (exact) " UTC" } { (super::words::ago(at_ms, now_ms)) } }
+    html! { time datetime=(machine) title={ (exact) " UTC" } { (super::display::ago(at_ms, now_ms)) } }
 }
 
 /// Renders a time to the second, in UTC. The script shows it in the user's own time zone.
 pub(in crate::api) fn exact_time(at_ms: i64) -> Markup {
-    let exact = super::words::moment(at_ms);
+    let exact = super::display::moment(at_ms);
     let machine = exact.replace(' ', "T") + "Z";
     html! { time.exact datetime=(machine) { (exact) } }
 }
 
 /// Renders the name of the time zone. The script replaces it with the user's own.
-pub(in crate::api) fn zone() -> Markup {
+pub(in crate::api) fn time_zone() -> Markup {
     html! { span.zone { "UTC" } }
 }
 
 /// Renders a refusal as a page.
 pub(in crate::api) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
-    refused(status, &detail)
+    refusal_page(status, &detail)
 }
 
 /// Converts a refusal in JSON to a page: the refusal of an address or a form that a part outside the portal could not
@@ -221,15 +221,15 @@ pub(in crate::api) async fn refused_as_page(response: Response) -> Response {
     let status = response.status();
     let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
     let problem: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    refused(status, problem["detail"].as_str().unwrap_or_default())
+    refusal_page(status, problem["detail"].as_str().unwrap_or_default())
 }
 
-fn refused(status: StatusCode, detail: &str) -> Response {
+fn refusal_page(status: StatusCode, detail: &str) -> Response {
     let title = status.canonical_reason().unwrap_or("Refused");
     let viewer = Viewer::unknown("");
     let content = html! {
         h1 { (title) }
-        p { (super::words::sentence(&super::words::sanitize(detail))) }
+        p { (super::display::sentence(&super::display::sanitize(detail))) }
         p { a href=(url("/")) { @if site() == Site::Home { "Go to the experiments" } @else { "Go to the overview" } } }
     };
     let mut response = page(&viewer, title, None, &content);
@@ -284,7 +284,7 @@ mod tests {
             ("/caf\u{e9}", "/"), (long.as_str(), "/"),
         ];
         for (page, leads_to) in table {
-            assert_eq!(local(page), leads_to, "{page:?}");
+            assert_eq!(local_path(page), leads_to, "{page:?}");
         }
         assert_eq!(login_path(Some("/trials?q=a%26b")), "/login?next=%2Ftrials%3Fq%3Da%2526b");
         assert_eq!(

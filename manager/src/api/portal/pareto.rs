@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::base::url;
-use super::words;
+use super::display;
 use crate::view::ExperimentView;
 use crate::view::pareto::value_of;
 
@@ -11,7 +11,7 @@ use crate::view::pareto::value_of;
 const MAX_ROWS: usize = 50;
 
 /// Renders the trials that no other trial dominates, from the best to the worst of the first objective.
-pub(super) fn front(shown: &ExperimentView) -> Markup {
+pub(super) fn front_table(shown: &ExperimentView) -> Markup {
     html! {
         div.best {
             @if shown.pareto.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                                 th.number scope="col" { "Trial" }
                                 @for objective in &shown.objectives {
                                     th.number scope="col" {
-                                        (words::sanitize(&objective.metric))
+                                        (display::sanitize(&objective.metric))
                                         " " small { (objective.direction) }
                                     }
                                 }
@@ -40,12 +40,12 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                                 tr {
                                     td.number.first data-label="Trial" { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
                                     @for objective in &shown.objectives {
-                                        td.number data-label=(words::sanitize(&objective.metric)) {
+                                        td.number data-label=(display::sanitize(&objective.metric)) {
                                             (value_of(trial.last.as_ref(), &objective.metric)
-                                                .as_ref().map(words::value).unwrap_or_default())
+                                                .as_ref().map(display::value).unwrap_or_default())
                                         }
                                     }
-                                    td.wrap { (parameters(&trial.parameters)) }
+                                    td.wrap { (parameters_line(&trial.parameters)) }
                                 }
                             }
                         }
@@ -60,11 +60,11 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
 }
 
 /// Returns the parameters in one line.
-fn parameters(parameters: &serde_json::Value) -> String {
+fn parameters_line(parameters: &serde_json::Value) -> String {
     let flat = crate::view::flatten_parameters(parameters);
     let pairs: Vec<_> = flat
         .iter()
-        .map(|(name, value)| format!("{} {}", words::sanitize(name), words::value(value)))
+        .map(|(name, value)| format!("{} {}", display::sanitize(name), display::value(value)))
         .collect();
     pairs.join(", ")
 }

@@ -18,7 +18,7 @@ const DIGEST_BYTES: usize = 6;
 
 /// The parts that the browser has of the requested page.
 #[derive(Debug, Clone, Default)]
-pub(in crate::api) struct Has(Option<HashSet<String>>);
+pub(in crate::api) struct KnownParts(Option<HashSet<String>>);
 
 /// A part and its digest.
 pub(in crate::api) struct PagePart {
@@ -28,7 +28,7 @@ pub(in crate::api) struct PagePart {
     pub(in crate::api) content: Markup,
 }
 
-impl Has {
+impl KnownParts {
     /// Reads the digests from a request.
     pub(in crate::api) fn read(headers: &HeaderMap) -> Self {
         let words = headers.get(PARTS_HEADER).and_then(|value| value.to_str().ok());
@@ -36,7 +36,7 @@ impl Has {
     }
 
     /// Returns whether the browser already shows the page, so that its constant content need not be rendered.
-    pub(in crate::api) fn page(&self) -> bool {
+    pub(in crate::api) fn has_page(&self) -> bool {
         self.0.is_some()
     }
 
@@ -66,16 +66,16 @@ mod tests {
     #[test]
     fn parts_that_a_page_has_are_sent_empty() {
         let markup = |text: &str| Markup::from(maud::PreEscaped(text.to_owned()));
-        let fresh = Has::default().part(markup("<td>1</td>"));
+        let fresh = KnownParts::default().part(markup("<td>1</td>"));
         assert_eq!((fresh.content.0.as_str(), fresh.mark.len()), ("<td>1</td>", 8));
         let mut headers = HeaderMap::new();
         let has = format!(" other  {} ", fresh.mark);
         headers.insert(PARTS_HEADER, HeaderValue::try_from(has).unwrap());
-        let has = Has::read(&headers);
+        let has = KnownParts::read(&headers);
         let (same, changed) = (has.part(markup("<td>1</td>")), has.part(markup("<td>2</td>")));
         assert_eq!((same.content.0.as_str(), same.mark), ("", fresh.mark.clone()));
         assert_eq!(changed.content.0, "<td>2</td>");
         assert_ne!(changed.mark, fresh.mark);
-        assert!(has.page() && !Has::read(&HeaderMap::new()).page());
+        assert!(has.has_page() && !KnownParts::read(&HeaderMap::new()).has_page());
     }
 }

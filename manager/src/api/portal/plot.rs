@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::words;
+use super::display;
 
 /// A curve that keeps its value until the next point.
 pub(in crate::api) struct StepCurve {
@@ -25,7 +25,7 @@ const PICTURE_SIZE: f64 = 1000.0;
 const MARKS_PER_AXIS: f64 = 5.0;
 
 /// Returns marks between two numbers: multiples of 1, 2 or 5 times a power of ten.
-pub(super) fn marks(low: f64, high: f64) -> Vec<f64> {
+pub(super) fn axis_marks(low: f64, high: f64) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) {
         return vec![low];
@@ -41,7 +41,7 @@ pub(super) fn marks(low: f64, high: f64) -> Vec<f64> {
 /// The largest number that a plot draws. A larger number is drawn at this value.
 const MAX_NUMBER: f64 = f64::MAX / 8.0;
 
-pub(super) fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+pub(super) fn value_range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     // Beyond this value, the difference of two numbers may not be finite.
     let finite = numbers
         .filter(|number| number.is_finite())
@@ -53,12 +53,16 @@ pub(super) fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 /// Returns the corners of a curve, in the units of its picture.
-fn line(curve: &StepCurve, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> String {
+fn curve_corners(
+    curve: &StepCurve,
+    horizontal: impl Fn(f64) -> f64,
+    vertical: impl Fn(f64) -> f64,
+) -> String {
     let mut corners = Vec::new();
     let mut last: Option<f64> = None;
     let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
     for (place, value) in curve.points.iter().copied().chain(end) {
-        let (x, y) = (across(place) * PICTURE_SIZE, up(value) * PICTURE_SIZE);
+        let (x, y) = (horizontal(place) * PICTURE_SIZE, vertical(value) * PICTURE_SIZE);
         corners.extend(last.map(|before| format!("{x:.1},{before:.1}")));
         corners.push(format!("{x:.1},{y:.1}"));
         last = Some(y);
@@ -74,7 +78,7 @@ pub(in crate::api) fn plot(
     format_position: impl Fn(f64) -> String,
 ) -> Markup {
     let values =
-        range(curves.iter().flat_map(|curve| curve.points.iter().map(|(_, value)| *value)));
+        value_range(curves.iter().flat_map(|curve| curve.points.iter().map(|(_, value)| *value)));
     let Some((low, high)) = values else {
         return html! { p.hint { "Nothing to show yet: no trial has succeeded with a numeric result." } };
     };
@@ -83,25 +87,25 @@ pub(in crate::api) fn plot(
     let places = curves
         .iter()
         .flat_map(|curve| curve.points.iter().map(|(place, _)| *place).chain([curve.until]));
-    let (from, to) = range(places).unwrap_or((0.0, 1.0));
+    let (from, to) = value_range(places).unwrap_or((0.0, 1.0));
     let to = if to > from { to } else { from + 1.0 };
-    let across = |place: f64| (place - from) / (to - from);
-    let up = |value: f64| (high - value.clamp(-MAX_NUMBER, MAX_NUMBER)) / (high - low);
+    let horizontal = |place: f64| (place - from) / (to - from);
+    let vertical = |value: f64| (high - value.clamp(-MAX_NUMBER, MAX_NUMBER)) / (high - low);
     html! {
         figure.plot {
             svg role="img" aria-label=(title) width="100%" height=(PLOT_HEIGHT) {
-                @for mark in marks(low, high) {
-                    @let y = PLOT_TOP + up(mark) * (PLOT_BOTTOM - PLOT_TOP);
+                @for mark in axis_marks(low, high) {
+                    @let y = PLOT_TOP + vertical(mark) * (PLOT_BOTTOM - PLOT_TOP);
                     line.rule x1="0" x2="100%" y1=(format!("{y:.1}")) y2=(format!("{y:.1}")) {}
-                    text x="2" y=(format!("{:.1}", y - 4.0)) { (words::number(mark)) }
+                    text x="2" y=(format!("{:.1}", y - 4.0)) { (display::number(mark)) }
                 }
                 svg x="0" y=(PLOT_TOP) width="100%" height=(PLOT_BOTTOM - PLOT_TOP) viewBox={ "0 0 " (PICTURE_SIZE) " " (PICTURE_SIZE) } preserveAspectRatio="none" {
                     @for (at, curve) in curves.iter().enumerate() {
-                        polyline class={ "curve c" (at % 8) } points=(line(curve, across, up)) vector-effect="non-scaling-stroke" {}
+                        polyline class={ "curve c" (at % 8) } points=(curve_corners(curve, horizontal, vertical)) vector-effect="non-scaling-stroke" {}
                     }
                 }
-                @for mark in marks(from, to) {
-                    @let part = across(mark);
+                @for mark in axis_marks(from, to) {
+                    @let part = horizontal(mark);
                     @let side = if part < 0.08 { "start" } else if part > 0.92 { "end" } else { "middle" };
                     text x=(format!("{:.2}%", part * 100.0)) y=(PLOT_BOTTOM + 16.0) text-anchor=(side) { (format_position(mark)) }
                 }
@@ -110,7 +114,7 @@ pub(in crate::api) fn plot(
             @if curves.len() > 1 {
                 figcaption {
                     @for (at, curve) in curves.iter().enumerate() {
-                        span.key { span class={ "mark c" (at % 8) } aria-hidden="true" {} (words::sanitize(&curve.name)) }
+                        span.key { span class={ "mark c" (at % 8) } aria-hidden="true" {} (display::sanitize(&curve.name)) }
                     }
                 }
             }
@@ -129,7 +133,7 @@ mod tests {
             (0.0, 10.0, &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0]), (0.13, 0.51, &[0.2, 0.3, 0.4, 0.5]), (3.0, 3.0, &[3.0]), (-1.0, 1.0, &[-1.0, -0.5, 0.0, 0.5, 1.0]),
         ];
         for (low, high, expected) in table {
-            let found = marks(low, high);
+            let found = axis_marks(low, high);
             assert_eq!(found.len(), expected.len(), "{found:?}");
             assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
         }

@@ -8,17 +8,17 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use super::super::Shared;
-use super::super::user::{axes, shown};
+use super::super::user::{axes, present_view};
 use super::base::url;
+use super::display;
 use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, improvement_tables};
-use super::overview::{causes, result_name};
+use super::overview::{causes_table, result_name};
 use super::page::{PageRefusal, Viewer, page};
 use super::plot_place::{
     SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, plot_place, points_path, preload,
     preload_scripts,
 };
 use super::trials::downloads;
-use super::words;
 use crate::view::{ExperimentView, Snapshot};
 
 /// The scripts of the plots that only this page has.
@@ -32,16 +32,17 @@ pub(super) async fn plots(
     viewer: Viewer,
     State(shared): State<Shared>,
 ) -> Result<Response, PageRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
-    let shown = shown(&shared, &snapshot).await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let shown = present_view(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
     let tables = goal_tables(&snapshot, &shown, &axes);
-    let steps = viewer.has.part(improvement_tables(&tables));
+    let steps = viewer.known_parts.part(improvement_tables(&tables));
     let importance =
-        viewer.has.part(html! { summary { "As a table" } (importance_tables(&tables)) });
-    let failures = viewer.has.part(html! { summary { "As a table" } (causes(&shown)) });
-    let best = html! { summary { "Best trials as a table" } (super::pareto::front(&shown)) };
-    let best = viewer.has.part(best);
+        viewer.known_parts.part(html! { summary { "As a table" } (importance_tables(&tables)) });
+    let failures =
+        viewer.known_parts.part(html! { summary { "As a table" } (causes_table(&shown)) });
+    let best = html! { summary { "Best trials as a table" } (super::pareto::front_table(&shown)) };
+    let best = viewer.known_parts.part(best);
     let objectives = if shown.objectives.is_empty() { "" } else { ",objectives" };
     let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
@@ -65,7 +66,7 @@ pub(super) async fn plots(
             }))
             @if !shown.objectives.is_empty() {
                 (plot_place("pareto", "Pareto front", "broad", &html! {
-                    span #front hidden data-live data-front=(front(&shown)) {}
+                    span #front hidden data-live data-front=(front_positions(&shown)) {}
                     details #front-table data-live data-part=(best.mark) { (best.content) }
                 }))
             }
@@ -78,7 +79,7 @@ pub(super) async fn plots(
             }))
             (plot_place("slice", "Result by each parameter", "wide", &html! {}))
             (plot_place("contour", "Result by two parameters", "half", &html! {}))
-            (plot_place("durations", "Duration of trials", "half", &html! { noscript { (durations(&snapshot)) } }))
+            (plot_place("durations", "Duration of trials", "half", &html! { noscript { (durations_table(&snapshot)) } }))
             (plot_place("curves", "Intermediate results", "wide", &html! {}))
             (plot_place("timeline", "Timeline", "wide", &html! {}))
         }
@@ -87,11 +88,11 @@ pub(super) async fn plots(
 }
 
 /// Renders the durations of ended trials by state.
-fn durations(snapshot: &Snapshot) -> Markup {
+fn durations_table(snapshot: &Snapshot) -> Markup {
     let mut groups: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for trial in &snapshot.trials {
         let duration_ms = trial.ended_at_ms.and_then(|ended_at_ms| trial.duration_ms(ended_at_ms));
-        groups.entry(words::state(trial.state)).or_default().extend(duration_ms);
+        groups.entry(display::state(trial.state)).or_default().extend(duration_ms);
     }
     for lengths in groups.values_mut() {
         lengths.sort_unstable();
@@ -108,7 +109,7 @@ fn durations(snapshot: &Snapshot) -> Markup {
                     tr {
                         th scope="row" { (state) }
                         td.number { (lengths.len()) }
-                        @for at in [0, lengths.len() / 2, lengths.len() - 1] { td.number { (words::span_if_any(lengths.get(at).copied())) } }
+                        @for at in [0, lengths.len() / 2, lengths.len() - 1] { td.number { (display::span_if_any(lengths.get(at).copied())) } }
                     }
                 }
             }
@@ -117,7 +118,7 @@ fn durations(snapshot: &Snapshot) -> Markup {
 }
 
 /// Returns the positions of the trials on the Pareto front, in the form that the script reads.
-fn front(shown: &ExperimentView) -> String {
+fn front_positions(shown: &ExperimentView) -> String {
     let front: Vec<_> = shown.pareto.iter().map(|trial| trial.sequence.to_string()).collect();
     front.join(" ")
 }

@@ -8,13 +8,13 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use trial_protocol::{Direction, TrialJobId};
 
 use super::super::user::{
-    ValuesQuery, axes, improvements_of, metric_page, parameter_importance, shown,
+    ValuesQuery, axes, improvements_of, metric_page, parameter_importance, present_view,
 };
 use super::super::{Error, Shared};
-use super::figures::{Axis, Curve, Figure, Marks, Shape};
+use super::display;
+use super::figures::{Axis, Curve, Figure, MarkShape, Marks};
 use super::overview::result_name;
 use super::page::{PageRefusal, Viewer};
-use super::words;
 use crate::job_state::JobState;
 use crate::view::curve::points_of;
 use crate::view::importance::{IMPORTANCE_METHOD, Importance};
@@ -28,9 +28,9 @@ const MAX_LISTED_TRIALS: usize = 25;
 const MAX_FRONT: usize = 100;
 /// The maximum number of marks of one kind in the history, and in a smaller plot.
 const HISTORY_MARKS: usize = 1500;
-const PANEL_MARKS: usize = 400;
+const PARAMETER_MARKS: usize = 400;
 /// The maximum number of parameters with a plot.
-const MAX_PANELS: usize = 12;
+const MAX_PARAMETER_FIGURES: usize = 12;
 /// The number of the best trials whose intermediate results are drawn, and the number of points of each.
 const MAX_CURVES: usize = 8;
 const CURVE_POINTS: u32 = 100;
@@ -59,7 +59,7 @@ struct Report<'a> {
     axes: &'a [ParameterAxis],
     configuration: &'a str,
     /// The time at which the report was created.
-    made: String,
+    created: String,
 }
 
 /// `GET /report.html`: sends the report.
@@ -67,21 +67,21 @@ pub(super) async fn report(
     _: Viewer,
     State(shared): State<Shared>,
 ) -> Result<Response, PageRefusal> {
-    let snapshot = shared.state.board.refresh().await?;
-    let view = shown(&shared, &snapshot).await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let view = present_view(&shared, &snapshot).await?;
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let configuration = view::redact_secrets(&row.canonical);
-    let configuration = words::outline(&configuration);
+    let configuration = display::outline(&configuration);
     let maximize = view.optimize_mode == Direction::Maximize.as_str();
-    let ranked = ranked(&snapshot, maximize);
+    let ranked = rank_trials(&snapshot, maximize);
     let report = Report {
         view: &view,
         snapshot: &snapshot,
-        curves: curves(&shared, &ranked).await?,
+        curves: read_curves(&shared, &ranked).await?,
         ranked,
         axes: &axes(&shared).await?,
         configuration: &configuration,
-        made: words::moment(shared.state.clock.now_ms()),
+        created: display::moment(shared.state.clock.now_ms()),
     };
     let page = report.document();
     let mut response = Html(page.into_string()).into_response();
@@ -92,14 +92,14 @@ pub(super) async fn report(
 }
 
 /// Returns the trials that compete for the best, the best first.
-fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
+fn rank_trials(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
     let mut ranked = view::competing_trials(snapshot);
     ranked.sort_by(|(_, a), (_, b)| if maximize { b.total_cmp(a) } else { a.total_cmp(b) });
     ranked.into_iter().map(|(trial, _)| trial).collect()
 }
 
 /// Reads the intermediate results of the best trials.
-async fn curves(shared: &Shared, ranked: &[&TrialSummary]) -> Result<Vec<Curve>, Error> {
+async fn read_curves(shared: &Shared, ranked: &[&TrialSummary]) -> Result<Vec<Curve>, Error> {
     let mut curves = Vec::new();
     for trial in ranked.iter().take(MAX_CURVES) {
         let queries = shared.state.store.queries();
@@ -131,7 +131,7 @@ fn number(trial: &TrialSummary) -> Option<f64> {
 }
 
 /// Returns the position of a trial as the coordinate of a plot.
-fn position(trial: &TrialSummary) -> f64 {
+fn position_of(trial: &TrialSummary) -> f64 {
     trial.sequence.to_string().parse().unwrap_or(f64::NAN)
 }
 
@@ -144,7 +144,7 @@ fn thinned<T>(points: Vec<T>, most: usize) -> Vec<T> {
 impl Report<'_> {
     fn document(&self) -> Markup {
         let view = self.view;
-        let title = words::sanitize(view.name.as_deref().unwrap_or(&view.id));
+        let title = display::sanitize(view.name.as_deref().unwrap_or(&view.id));
         let direction = view.optimize_mode;
         let importance = parameter_importance(self.snapshot, self.axes, direction);
         html! {
@@ -159,65 +159,67 @@ impl Report<'_> {
                 }
                 body {
                     h1 { (title) }
-                    p.hint { "Experiment " code { (view.id) } ", " (words::experiment_state(&view.state)) ". Created " (self.made) " UTC." }
-                    (facts(view))
+                    p.hint { "Experiment " code { (view.id) } ", " (display::experiment_state(&view.state)) ". Created " (self.created) " UTC." }
+                    (facts_section(view))
                     @if view.objectives.is_empty() {
                         h2 { "History" }
-                        (self.history())
+                        (self.history_figure())
                         h2 { "Best trials" }
-                        (best(&self.ranked, &result_name(view)))
+                        (best_table(&self.ranked, &result_name(view)))
                     } @else {
                         h2 { "Pareto front" }
-                        (self.front())
+                        (self.front_section())
                     }
                     h2 { "Parameter importance" }
-                    (bars(&importance))
+                    (importance_bars(&importance))
                     h2 { "Results by parameter" }
-                    div.panels { @for panel in self.panels(&importance) { (panel.render()) } }
+                    div.panels { @for panel in self.parameter_figures(&importance) { (panel.render()) } }
                     @if !self.curves.is_empty() {
                         h2 { "Intermediate results of the best trials" }
                         (self.curve_figure().render())
                     }
                     h2 { "Failures by cause" }
-                    (causes(view))
+                    (causes_section(view))
                     @if !view.code.is_empty() {
                         h2 { "Code" }
-                        (code(view))
+                        (code_section(view))
                     }
                     h2 { "Configuration" }
-                    pre { (words::sanitize(self.configuration)) }
+                    pre { (display::sanitize(self.configuration)) }
                 }
             }
         }
     }
 
-    /// Returns the marks of all trials, at the positions that `across` returns.
-    fn marks(&self, most: usize, across: impl Fn(&TrialSummary) -> Option<f64>) -> Vec<Marks> {
+    /// Returns the marks of all trials, at the positions that `horizontal` returns.
+    fn marks(&self, most: usize, horizontal: impl Fn(&TrialSummary) -> Option<f64>) -> Vec<Marks> {
         let kind = |name: &str, shape, is_kind: &dyn Fn(&TrialSummary) -> bool| {
             let trials = self.snapshot.trials.iter().filter(|trial| is_kind(trial));
             let points: Vec<_> = trials
                 // The last step of a failed trial says little about its parameters.
                 .filter_map(|trial| {
-                    Some((across(trial)?, number(trial).filter(|_| shape != Shape::Failed)))
+                    Some((horizontal(trial)?, number(trial).filter(|_| shape != MarkShape::Failed)))
                 })
-                .filter(|(_, y)| shape == Shape::Failed || y.is_some())
+                .filter(|(_, y)| shape == MarkShape::Failed || y.is_some())
                 .collect();
             let count = points.len();
             Marks { name: name.to_owned(), shape, points: thinned(points, most), count }
         };
         let all = [
-            kind("succeeded", Shape::Succeeded, &|trial| trial.state == JobState::Succeeded),
-            kind("stopped early", Shape::Stopped, &|trial| trial.state == JobState::EarlyStopped),
-            kind("failed", Shape::Failed, &|trial| trial.state == JobState::Failed),
+            kind("succeeded", MarkShape::Succeeded, &|trial| trial.state == JobState::Succeeded),
+            kind("stopped early", MarkShape::Stopped, &|trial| {
+                trial.state == JobState::EarlyStopped
+            }),
+            kind("failed", MarkShape::Failed, &|trial| trial.state == JobState::Failed),
         ];
         all.into_iter().filter(|marks| marks.count > 0).collect()
     }
 
-    fn history(&self) -> Markup {
+    fn history_figure(&self) -> Markup {
         let maximize = self.view.optimize_mode == Direction::Maximize.as_str();
-        let marks = self.marks(HISTORY_MARKS, |trial| Some(position(trial)));
+        let marks = self.marks(HISTORY_MARKS, |trial| Some(position_of(trial)));
         let left_out = marks.iter().any(|marks| marks.points.len() < marks.count);
-        let last = self.snapshot.trials.last().map(|trial| position(trial));
+        let last = self.snapshot.trials.last().map(|trial| position_of(trial));
         let mut points: Vec<(f64, f64)> = Vec::new();
         for step in improvements_of(self.snapshot, maximize) {
             let at = step.sequence.to_string().parse().unwrap_or(f64::NAN);
@@ -229,22 +231,22 @@ impl Report<'_> {
         let curves = if points.is_empty() { Vec::new() } else { vec![Curve { name, points }] };
         let figure = Figure {
             title: "Optimisation history".to_owned(),
-            across: Axis::of_numbers("trial"),
-            up: Axis::of_numbers(&result_name(self.view)),
+            horizontal: Axis::of_numbers("trial"),
+            vertical: Axis::of_numbers(&result_name(self.view)),
             marks,
             curves,
         };
         html! {
             (figure.render())
             p.hint {
-                "Vertical: " (figure.up.name) ". Failed trials are at the bottom."
+                "Vertical: " (figure.vertical.name) ". Failed trials are at the bottom."
                 @if left_out { " Not all trials are drawn." }
             }
         }
     }
 
     /// Returns a plot of the results for each parameter, the most important first.
-    fn panels(&self, importance: &[Importance]) -> Vec<Figure> {
+    fn parameter_figures(&self, importance: &[Importance]) -> Vec<Figure> {
         let rank = |axis: &&ParameterAxis| {
             let found = importance.iter().position(|one| one.name == axis.name);
             found.unwrap_or(usize::MAX)
@@ -252,32 +254,32 @@ impl Report<'_> {
         let mut shown: Vec<_> = self.axes.iter().collect();
         shown.sort_by_key(rank);
         let panel = |parameter: &ParameterAxis| {
-            let across = Axis::of_parameter(parameter);
+            let horizontal = Axis::of_parameter(parameter);
             let place = |trial: &TrialSummary| {
                 let flat = view::flatten_parameters(&trial.parameters);
                 let value = flat.into_iter().find(|(name, _)| *name == parameter.name)?.1;
-                across.place(value)
+                horizontal.place(value)
             };
-            let marks = self.marks(PANEL_MARKS, place);
-            let up = Axis::of_numbers(&result_name(self.view));
-            let title = format!("{} by {}", up.name, across.name);
-            Figure { title, across, up, marks, curves: Vec::new() }
+            let marks = self.marks(PARAMETER_MARKS, place);
+            let vertical = Axis::of_numbers(&result_name(self.view));
+            let title = format!("{} by {}", vertical.name, horizontal.name);
+            Figure { title, horizontal, vertical, marks, curves: Vec::new() }
         };
-        shown.into_iter().take(MAX_PANELS).map(panel).collect()
+        shown.into_iter().take(MAX_PARAMETER_FIGURES).map(panel).collect()
     }
 
     fn curve_figure(&self) -> Figure {
         Figure {
             title: "Intermediate results".to_owned(),
-            across: Axis::of_numbers("step"),
-            up: Axis::of_numbers(&result_name(self.view)),
+            horizontal: Axis::of_numbers("step"),
+            vertical: Axis::of_numbers(&result_name(self.view)),
             marks: Vec::new(),
             curves: self.curves.clone(),
         }
     }
 
     /// Renders the trials that no other trial dominates, and the first objective against each other one.
-    fn front(&self) -> Markup {
+    fn front_section(&self) -> Markup {
         let view = self.view;
         let value = |trial: &TrialSummary, metric: &str| {
             let value = value_of(trial.last.as_ref(), metric)?;
@@ -305,14 +307,15 @@ impl Report<'_> {
                     count,
                 }
             };
-            let (across, up) = (Axis::of_numbers(&first.metric), Axis::of_numbers(&other.metric));
-            let title = format!("{} against {}", up.name, across.name);
+            let (horizontal, vertical) =
+                (Axis::of_numbers(&first.metric), Axis::of_numbers(&other.metric));
+            let title = format!("{} against {}", vertical.name, horizontal.name);
             let marks = [
-                marks("dominated", Shape::Stopped, false),
-                marks("on the front", Shape::Succeeded, true),
+                marks("dominated", MarkShape::Stopped, false),
+                marks("on the front", MarkShape::Succeeded, true),
             ];
             let marks = marks.into_iter().filter(|marks| marks.count > 0).collect();
-            Some(Figure { title, across, up, marks, curves: Vec::new() })
+            Some(Figure { title, horizontal, vertical, marks, curves: Vec::new() })
         });
         let trials: Vec<_> = view.pareto.iter().take(MAX_FRONT).collect();
         let columns: Vec<_> = view
@@ -325,19 +328,19 @@ impl Report<'_> {
             let value = |(metric, _): &(String, String)| value_of(last, metric);
             columns
                 .iter()
-                .map(|one| value(one).as_ref().map(words::value).unwrap_or_default())
+                .map(|one| value(one).as_ref().map(display::value).unwrap_or_default())
                 .collect()
         };
         let names: Vec<_> = columns.iter().map(|(_, name)| name.clone()).collect();
         html! {
-            @for figure in figures { (figure.render()) p.hint { "Vertical: " (figure.up.name) "." } }
-            (table(&trials, &names, cells))
+            @for figure in figures { (figure.render()) p.hint { "Vertical: " (figure.vertical.name) "." } }
+            (trials_table(&trials, &names, cells))
             @if view.pareto.len() > MAX_FRONT { p.hint { "Showing the first " (MAX_FRONT) " of " (view.pareto.len()) "." } }
         }
     }
 }
 
-fn facts(view: &ExperimentView) -> Markup {
+fn facts_section(view: &ExperimentView) -> Markup {
     let count = |states: &[&str]| -> usize {
         states.iter().filter_map(|state| view.counts.get(state).copied()).sum()
     };
@@ -345,37 +348,37 @@ fn facts(view: &ExperimentView) -> Markup {
     html! {
         dl {
             @if let Some(best) = &view.best {
-                div { dt { "Best " (result_name(view)) " (" @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } ")" } dd { (words::competing(best)) } }
+                div { dt { "Best " (result_name(view)) " (" @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } ")" } dd { (display::competing(best)) } }
             }
             @if !view.objectives.is_empty() { div { dt { "On the Pareto front" } dd { (view.pareto.len()) } } }
             div { dt { "Trials" } dd { (view.trials) } }
             @for (name, count) in counted { @if count > 0 { div { dt { (name) } dd { (count) } } } }
-            div { dt { "Run time" } dd { (words::span(view.elapsed_ms)) } }
-            div { dt { "Started" } dd { (words::moment(view.created_at_ms)) " UTC" } }
+            div { dt { "Run time" } dd { (display::span(view.elapsed_ms)) } }
+            div { dt { "Started" } dd { (display::moment(view.created_at_ms)) " UTC" } }
         }
-        @if let Some(trouble) = &view.trouble { p { (words::sanitize(trouble)) } }
+        @if let Some(trouble) = &view.trouble { p { (display::sanitize(trouble)) } }
     }
 }
 
-fn causes(view: &ExperimentView) -> Markup {
+fn causes_section(view: &ExperimentView) -> Markup {
     let mut causes: Vec<_> = view.causes.iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     html! {
         @if causes.is_empty() { p { "No trial has failed." } } @else {
-            table { tbody { @for (cause, count) in causes { tr { th scope="row" { (words::cause(cause)) } td.number { (count) } } } } }
+            table { tbody { @for (cause, count) in causes { tr { th scope="row" { (display::cause(cause)) } td.number { (count) } } } } }
         }
     }
 }
 
 /// Renders the versions of the code, and the trials that ran each.
-fn code(view: &ExperimentView) -> Markup {
+fn code_section(view: &ExperimentView) -> Markup {
     html! {
-        @if let Some(difference) = &view.code_difference { p { (words::sentence(&words::sanitize(difference))) } }
+        @if let Some(difference) = &view.code_difference { p { (display::sentence(&display::sanitize(difference))) } }
         table {
             tbody {
                 @for one in &view.code {
                     tr {
-                        td { code { (words::sanitize(&view::code::brief(&one.version))) } }
+                        td { code { (display::sanitize(&view::code::brief(&one.version))) } }
                         td { @if let Some(trials) = &one.trials { "trials " (trials) } @else { "all trials" } }
                     }
                 }
@@ -385,7 +388,7 @@ fn code(view: &ExperimentView) -> Markup {
 }
 
 /// Renders the importance of the parameters as bars.
-fn bars(importance: &[Importance]) -> Markup {
+fn importance_bars(importance: &[Importance]) -> Markup {
     html! {
         @if importance.is_empty() {
             p.hint { "Known as soon as eight trials have different results." }
@@ -395,7 +398,7 @@ fn bars(importance: &[Importance]) -> Markup {
                 tbody {
                     @for one in importance {
                         tr {
-                            th scope="row" { (words::sanitize(&one.name)) }
+                            th scope="row" { (display::sanitize(&one.name)) }
                             td.bar { svg width="100%" height="14" aria-hidden="true" { rect width=(format!("{:.1}%", one.share * 100.0)) height="14" {} } }
                             td.number { (format!("{:.0} %", one.share * 100.0)) }
                         }
@@ -406,16 +409,16 @@ fn bars(importance: &[Importance]) -> Markup {
     }
 }
 
-fn best(ranked: &[&TrialSummary], name: &str) -> Markup {
+fn best_table(ranked: &[&TrialSummary], name: &str) -> Markup {
     let shown = &ranked[..ranked.len().min(MAX_LISTED_TRIALS)];
     html! {
-        (table(shown, &[name.to_owned()], |trial| vec![words::competing(trial)]))
+        (trials_table(shown, &[name.to_owned()], |trial| vec![display::competing(trial)]))
         @if ranked.len() > MAX_LISTED_TRIALS { p.hint { "Showing the best " (MAX_LISTED_TRIALS) " of " (ranked.len()) "." } }
     }
 }
 
 /// Renders a table of trials with their results, which have these names, and their parameters.
-fn table(
+fn trials_table(
     trials: &[&TrialSummary],
     results: &[String],
     cells: impl Fn(&TrialSummary) -> Vec<String>,
@@ -431,8 +434,8 @@ fn table(
                 table {
                     thead { tr {
                         th.number scope="col" { "Trial" }
-                        @for name in results { th.number scope="col" { (words::sanitize(name)) } }
-                        @for name in &names { th scope="col" { (words::sanitize(name)) } }
+                        @for name in results { th.number scope="col" { (display::sanitize(name)) } }
+                        @for name in &names { th scope="col" { (display::sanitize(name)) } }
                     } }
                     tbody {
                         @for trial in trials {
@@ -440,7 +443,7 @@ fn table(
                             tr {
                                 th.number scope="row" { (trial.sequence) }
                                 @for cell in cells(trial) { td.number { (cell) } }
-                                @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| words::brief(value)).unwrap_or_default()) } }
+                                @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| display::brief(value)).unwrap_or_default()) } }
                             }
                         }
                     }

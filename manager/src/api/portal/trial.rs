@@ -15,8 +15,8 @@ use super::super::user::{
 use super::super::{Error, Shared, percent};
 use super::base::url;
 use super::columns;
-use super::page::{PageRefusal, Viewer, exact_time, page, zone};
-use super::words;
+use super::display;
+use super::page::{PageRefusal, Viewer, exact_time, page, time_zone};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::search::user_point;
@@ -40,33 +40,33 @@ pub(super) async fn trial(
     TrialPath(id): TrialPath,
 ) -> Result<Response, PageRefusal> {
     let state = &shared.state;
-    let detail = view::detail(&state.board, &state.store, &id).await?;
+    let detail = view::detail(&state.trial_cache, &state.store, &id).await?;
     let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
     let summary = &detail.summary;
     let title = format!("Trial {}", summary.sequence);
-    let snapshot = state.board.refresh().await?;
+    let snapshot = state.trial_cache.refresh().await?;
     let neighbours = [summary.sequence.checked_sub(1), summary.sequence.checked_add(1)];
     let neighbours = neighbours.map(|at| Some((at?, snapshot.at(at?)?.id.clone())));
     let top = html! {
-        (head(&detail, &title, (state.board.goals(), state.clock.now_ms()), &neighbours))
+        (summary_section(&detail, &title, (state.trial_cache.goals(), state.clock.now_ms()), &neighbours))
         (actions(&viewer, &detail))
     };
-    let top = viewer.has.part(top);
+    let top = viewer.known_parts.part(top);
     // A page that is already shown gets the rest from the event stream.
-    let rest = if viewer.has.page() {
+    let rest = if viewer.known_parts.has_page() {
         TrialPageParts::default()
     } else {
-        rest(&shared, &id, &detail).await?
+        initial_parts(&shared, &id, &detail).await?
     };
     let story = [timeline(&detail), command(&detail), files(&shared, &id).await, attempts(&detail)];
     let content = html! {
         div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
-            data-goals=[goals_word(state.board.goals())]
+            data-goals=[goal_names(state.trial_cache.goals())]
             data-after=[rest.after] data-ended[summary.state.is_final()] { (top.content) }
         div.parts { (rest.content) }
         div.parts #story data-live {
             @for part in story.into_iter().filter(|part| !part.0.is_empty()) {
-                @let part = viewer.has.part(part);
+                @let part = viewer.known_parts.part(part);
                 section data-part=(part.mark) { (part.content) }
             }
         }
@@ -83,7 +83,7 @@ struct TrialPageParts {
     after: Option<String>,
 }
 
-async fn rest(
+async fn initial_parts(
     shared: &Shared,
     id: &TrialJobId,
     detail: &TrialDetail,
@@ -103,7 +103,7 @@ async fn rest(
     let content = html! {
         section {
             h2 #curves-title { "Results" }
-            (goal_charts(shared.state.board.goals()))
+            (goal_charts(shared.state.trial_cache.goals()))
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
             p.hint #curves-hint {
                 span #curves-click { "Click a name below the chart to show or hide its curve. " } span #curves-left {} " Download: "
@@ -114,13 +114,13 @@ async fn rest(
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
                     table {
-                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (zone()) ")" } } }
+                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (time_zone()) ")" } } }
                         tbody {
                             @for metric in &metrics.metrics {
                                 tr {
-                                    td { (words::metric(&metric.name)) }
+                                    td { (display::metric(&metric.name)) }
                                     td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
-                                    td.number { (words::brief(&metric.value)) }
+                                    td.number { (display::brief(&metric.value)) }
                                     td { (exact_time(metric.observed_at_ms)) }
                                 }
                             }
@@ -131,10 +131,10 @@ async fn rest(
         }
         section {
             h2 { "Output" }
-            (output(&summary.id, "stdout", "Standard output", &stdout))
-            (output(&summary.id, "stderr", "Standard error", &stderr))
+            (output_section(&summary.id, "stdout", "Standard output", &stdout))
+            (output_section(&summary.id, "stderr", "Standard error", &stderr))
         }
-        @if let Some(changes) = &changes { (code(&summary.id, detail, changes)) }
+        @if let Some(changes) = &changes { (code_section(&summary.id, detail, changes)) }
         section.wide {
             h2 { "Machine" }
             div.machine {
@@ -155,7 +155,7 @@ fn goal_charts(goals: &Goals) -> Markup {
         @if names.len() > 1 {
             div.machine {
                 @for (at, name) in names.iter().enumerate() {
-                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(words::sanitize(name)) {}
+                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(display::sanitize(name)) {}
                 }
             }
         }
@@ -166,12 +166,12 @@ fn goal_charts(goals: &Goals) -> Markup {
 type Neighbours = [Option<(u64, String)>; 2];
 
 /// Returns the names of the counting metrics, if there are several, in the form that the script reads.
-fn goals_word(goals: &Goals) -> Option<String> {
+fn goal_names(goals: &Goals) -> Option<String> {
     let names = goals.metrics();
     (names.len() > 1).then(|| Value::from(names).to_string())
 }
 
-fn head(
+fn summary_section(
     detail: &TrialDetail,
     title: &str,
     (goals, now_ms): (&Goals, i64),
@@ -194,29 +194,29 @@ fn head(
                 }
             }
         }
-        h1 { (title) " " span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) } }
+        h1 { (title) " " span.state data-state=(trial.state.as_str()) { (display::state(trial.state)) } }
         p.hint {
             "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
-            @if let Some(host) = &detail.host { ", on " (words::sanitize(host)) }
-            @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (words::sanitize(&part.platform)) ")" }
-            @if let Some(image) = &detail.image { ", image " code { (words::sanitize(image)) } }
-            @if let Some(code) = &detail.code { ", code " code { (words::sanitize(&view::code::brief(code))) } }
+            @if let Some(host) = &detail.host { ", on " (display::sanitize(host)) }
+            @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (display::sanitize(&part.platform)) ")" }
+            @if let Some(image) = &detail.image { ", image " code { (display::sanitize(image)) } }
+            @if let Some(code) = &detail.code { ", code " code { (display::sanitize(&view::code::brief(code))) } }
         }
         dl.tiles {
             @if let Some(estimate) = &trial.estimate {
-                div { dt { "With these parameters" } dd { (words::estimate(estimate)) } }
+                div { dt { "With these parameters" } dd { (display::estimate(estimate)) } }
             }
-            (results(trial.last.as_ref(), trial.metric.as_deref(), goals))
-            @if !is_repeated(trial) { (latest(trial, goals)) }
-            @if !shows_duration { div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } } }
+            (result_tiles(trial.last.as_ref(), trial.metric.as_deref(), goals))
+            @if !is_repeated(trial) { (latest_tile(trial, goals)) }
+            @if !shows_duration { div { dt { "Time" } dd { (display::span_if_any(trial.duration_ms(now_ms))) } } }
             @if let Some(code) = trial.exit_code.filter(|_| !shows_exit) { div { dt { "Exit code" } dd { (code) } } }
         }
-        @if let Some(message) = message { p class=(kind) { (words::sanitize(message)) } }
-        @if let Some(lost) = &trial.lost { p.trouble { (words::sanitize(lost)) } }
+        @if let Some(message) = message { p class=(kind) { (display::sanitize(message)) } }
+        @if let Some(lost) = &trial.lost { p.trouble { (display::sanitize(lost)) } }
         @if let Some(reason) = &trial.stopping { p.best { "Being stopped: " (reason) } }
         div.facts {
             @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
-            section { h2 { "Parameters" } (parameters(&trial.parameters)) }
+            section { h2 { "Parameters" } (parameters_section(&trial.parameters)) }
         }
     }
 }
@@ -227,12 +227,12 @@ fn is_repeated(trial: &TrialSummary) -> bool {
 }
 
 /// Renders the tile of the latest result.
-fn latest(trial: &TrialSummary, goals: &Goals) -> Markup {
+fn latest_tile(trial: &TrialSummary, goals: &Goals) -> Markup {
     let metric = trial.metric.as_ref().filter(|_| !goals.is_plain());
-    let value = trial.latest.as_ref().map_or_else(|| "–".to_owned(), words::result);
+    let value = trial.latest.as_ref().map_or_else(|| "–".to_owned(), display::result);
     html! {
         div {
-            dt { "Latest " @if let Some(metric) = metric { (words::sanitize(metric)) } @else { "step" } }
+            dt { "Latest " @if let Some(metric) = metric { (display::sanitize(metric)) } @else { "step" } }
             dd { (value) @if let Some(step) = trial.latest_step { " " small { "@" (step) } } }
         }
     }
@@ -240,7 +240,7 @@ fn latest(trial: &TrialSummary, goals: &Goals) -> Markup {
 
 /// Renders the tiles of a trial's results. With several counting metrics, each has a tile with the limit that it
 /// breaks. Otherwise the tiles are the result and the other numbers of the same report.
-fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup {
+fn result_tiles(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup {
     let none = || "none".to_owned();
     let members = last.and_then(Value::as_object);
     let counted = members.filter(|members| goals.is_plain() && members.contains_key(OBJECTIVE));
@@ -251,25 +251,25 @@ fn results(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup 
             @let broken = goals.describe_violated_limit(name, last);
             @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
             div data-kind=[broken.is_some().then_some("bad")] {
-                dt { "Final " (words::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.direction.as_str()) } } }
-                dd { (value.map_or_else(none, words::value)) @if let Some(limit) = broken { " " small { (limit) } } }
+                dt { "Final " (display::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.direction.as_str()) } } }
+                dd { (value.map_or_else(none, display::value)) @if let Some(limit) = broken { " " small { (limit) } } }
             }
         }
         @if goals.is_plain() {
-            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (words::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, words::result)) } }
+            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (display::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, display::result)) } }
             @for (name, value) in beside.take(MAX_MEMBER_TILES) {
-                div { dt { "Final " (words::sanitize(name)) } dd { (words::brief(value)) } }
+                div { dt { "Final " (display::sanitize(name)) } dd { (display::brief(value)) } }
             }
         }
     }
 }
 
 /// Renders the parameters of a trial.
-pub(super) fn parameters(parameters: &Value) -> Markup {
+pub(super) fn parameters_section(parameters: &Value) -> Markup {
     html! {
         dl.parameters {
             @for (name, value) in view::flatten_parameters(parameters) {
-                div { dt { (words::sanitize(&name)) } dd { (words::value(value)) } }
+                div { dt { (display::sanitize(&name)) } dd { (display::value(value)) } }
             }
         }
     }
@@ -290,7 +290,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
                 summary { "Run with other parameters" }
                 form.point method="post" action=(url("/points")) {
                     @for (name, value) in view::flatten_parameters(&trial.parameters) {
-                        label { (words::sanitize(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
+                        label { (display::sanitize(&name)) " " input name=(name) value=(input_text(value)) autocomplete="off"; }
                     }
                     button { "Run this point" }
                 }
@@ -301,7 +301,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
 }
 
 /// Returns a parameter in the form of an input field. A text that would be read as another type is in quotes.
-fn own_text(value: &Value) -> String {
+fn input_text(value: &Value) -> String {
     match value {
         Value::String(text) if user_point::parse_written_value(text) == *value => text.clone(),
         value @ (Value::Null
@@ -313,7 +313,7 @@ fn own_text(value: &Value) -> String {
     }
 }
 
-fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
+fn output_section(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
     html! {
         details open {
             summary { (name) }
@@ -322,18 +322,18 @@ fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
                     @if part.from > 0 { "The first " (part.from) " bytes are not shown. " }
                     a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
                     ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
-                    label.times { input type="checkbox" data-times=(stream); " times (" (zone()) ")" }
+                    label.times { input type="checkbox" data-times=(stream); " times (" (time_zone()) ")" }
                     label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
                 }
             }
-            pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (timed(part)) }
+            pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (timed_output(part)) }
         }
     }
 }
 
 /// Renders the mark with the time of a line.
-fn mark(time: &LineTimeView) -> Markup {
-    let exact = words::moment(time.observed_at_ms);
+fn time_mark(time: &LineTimeView) -> Markup {
+    let exact = display::moment(time.observed_at_ms);
     let (day, clock) = exact.split_once(' ').unwrap_or_default();
     html! {
         time.at datetime={ (day) "T" (clock) "Z" } title={ (exact) " UTC" } data-at=(clock) {}
@@ -342,7 +342,7 @@ fn mark(time: &LineTimeView) -> Markup {
 
 /// Renders a part of the output with the times of its lines. The times are not part of the text: searching and
 /// copying ignore them.
-fn timed(part: &LogView) -> Markup {
+fn timed_output(part: &LogView) -> Markup {
     let mut lines = part.text.split_inclusive('\n');
     let mut at = 0;
     let mut until = |line: u64| {
@@ -353,28 +353,28 @@ fn timed(part: &LogView) -> Markup {
             text.push_str(next);
             at += 1;
         }
-        words::sanitize(&text)
+        display::sanitize(&text)
     };
     html! {
         @for time in &part.times {
             (until(time.line))
-            (mark(time))
+            (time_mark(time))
         }
         (until(u64::MAX))
     }
 }
 
 /// Renders the changes of the code since the commit that the trial ran.
-fn code(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
+fn code_section(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
     let files = changes.lines().filter(|line| line.starts_with("diff --git ")).count();
     let commit = detail.code.as_ref().and_then(|code| code.git.as_ref()).map(|git| &git.commit);
     html! {
         section {
             h2 { "Code" }
             details {
-                summary { (files) @if files == 1 { " changed file" } @else { " changed files" } @if let Some(commit) = commit { " since commit " code { (words::sanitize(commit).chars().take(12).collect::<String>()) } } }
+                summary { (files) @if files == 1 { " changed file" } @else { " changed files" } @if let Some(commit) = commit { " since commit " code { (display::sanitize(commit).chars().take(12).collect::<String>()) } } }
                 p.hint { a href={ (url("/api/v1/trials/")) (id) "/diff" } download={ (id) ".diff" } { "Download" } ". Apply it with " code { "git apply" } "." }
-                pre.log.file tabindex="0" aria-label="Code changes" { (words::sanitize(changes)) }
+                pre.log.file tabindex="0" aria-label="Code changes" { (display::sanitize(changes)) }
             }
         }
     }
@@ -385,14 +385,14 @@ fn timeline(detail: &TrialDetail) -> Markup {
         h2 { "Timeline" }
         div.scroll tabindex="0" role="region" aria-label="Timeline" {
             table.cards {
-                thead { tr { th scope="col" { "Time (" (zone()) ")" } th scope="col" { "Source" } th scope="col" { "Event" } th scope="col" { "Reason" } th scope="col" { "Attempt" } } }
+                thead { tr { th scope="col" { "Time (" (time_zone()) ")" } th scope="col" { "Source" } th scope="col" { "Event" } th scope="col" { "Reason" } th scope="col" { "Attempt" } } }
                 tbody {
                     @for entry in &detail.timeline {
                         tr {
                             td { (exact_time(entry.at_ms)) }
                             td { (entry.by) }
-                            td { (event(&entry.what)) }
-                            td.why { (entry.message.as_deref().map(words::sanitize).unwrap_or_default()) }
+                            td { (event_words(&entry.what)) }
+                            td.why { (entry.message.as_deref().map(display::sanitize).unwrap_or_default()) }
                             td data-label="attempt" { code { (entry.attempt) } }
                         }
                     }
@@ -403,17 +403,17 @@ fn timeline(detail: &TrialDetail) -> Markup {
 }
 
 /// Returns an event of the timeline in words. The manager names the states of trials as the API does.
-fn event(what: &str) -> String {
+fn event_words(what: &str) -> String {
     let state = what.parse::<JobState>();
-    state.map_or_else(|_| words::sanitize(what), |state| words::state(state).to_owned())
+    state.map_or_else(|_| display::sanitize(what), |state| display::state(state).to_owned())
 }
 
 fn command(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Command" }
         @if let Some(command) = &detail.command {
-            pre.file tabindex="0" { (words::sanitize(&view::command_line(command))) }
-            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (words::sanitize(version)) } }
+            pre.file tabindex="0" { (display::sanitize(&view::command_line(command))) }
+            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (display::sanitize(version)) } }
         } @else {
             p.hint { "The command has not been started." }
         }
@@ -427,17 +427,17 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
         return Markup::default();
     };
     let address =
-        |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name)));
+        |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encode(name)));
     html! {
         h2 { "Files" }
-        p.hint { "In " code { (words::sanitize(&found.folder)) } @if found.cut { "; the list is incomplete" } }
+        p.hint { "In " code { (display::sanitize(&found.folder)) } @if found.cut { "; the list is incomplete" } }
         div.scroll tabindex="0" role="region" aria-label="Files" {
             table.cards {
-                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (zone()) ")" } } }
+                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (time_zone()) ")" } } }
                 tbody {
                     @for file in &found.files {
                         tr {
-                            td { a href=(address(&file.name)) download { (words::sanitize(&file.name)) } }
+                            td { a href=(address(&file.name)) download { (display::sanitize(&file.name)) } }
                             td.number { (file.bytes) }
                             td { (exact_time(file.modified_ms)) }
                         }
@@ -457,7 +457,7 @@ fn attempts(detail: &TrialDetail) -> Markup {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
         table.cards {
-            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last report (" (zone()) ")" } th scope="col" { "Ended" } } }
+            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last report (" (time_zone()) ")" } th scope="col" { "Ended" } } }
             tbody {
                 @for attempt in &detail.attempts {
                     tr {
@@ -482,51 +482,51 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
     let sender = signal_sender.as_ref().map(|sender| match (&sender.name, sender.kernel) {
         (_, true) => "the kernel: a key was pressed, or the terminal was closed".to_owned(),
         (Some(name), false) => {
-            format!("{}, process {} of user {}", words::sanitize(name), sender.pid, sender.uid)
+            format!("{}, process {} of user {}", display::sanitize(name), sender.pid, sender.uid)
         }
         (None, false) => format!("process {} of user {}", sender.pid, sender.uid),
     });
     html! {
         section class=(kind) {
             h2 { "Verdict" }
-            p { (words::sanitize(&verdict.message)) }
+            p { (display::sanitize(&verdict.message)) }
             dl.parameters {
                 // The state of a success and the message already contain these facts.
-                @if verdict.cause != Cause::Succeeded { div { dt { "Cause" } dd { (words::cause(&word(serde_json::to_value(verdict.cause)))) } } }
+                @if verdict.cause != Cause::Succeeded { div { dt { "Cause" } dd { (display::cause(&word(serde_json::to_value(verdict.cause)))) } } }
                 @if verdict.class != Class::None {
-                    div { dt { "A retry" } dd { (words::class(&word(serde_json::to_value(verdict.class)))) } }
+                    div { dt { "A retry" } dd { (display::class(&word(serde_json::to_value(verdict.class)))) } }
                 }
                 div { dt { "Certainty" } dd { (word(serde_json::to_value(verdict.confidence))) } }
-                @if let Some(exit) = verdict.exit.filter(|exit| !states(&verdict.message, *exit)) {
+                @if let Some(exit) = verdict.exit.filter(|exit| !has_exit(&verdict.message, *exit)) {
                     div { dt { "Ended by" } dd { @match exit { TrialExit::Code(code) => { "exit code " (code) }, TrialExit::Signal(signal) => { "signal " (signal) } } } }
                 } @else if let (None, Some(status)) = (verdict.exit, wait_status) {
                     div { dt { "Wait status" } dd { (status) } }
                 }
                 @if let Some(stop) = verdict.stop { div { dt { "Requested by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
-                @if let Some(reason) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (words::sanitize(reason)) } } }
-                @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (words::span(ms)) } } }
+                @if let Some(reason) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (display::sanitize(reason)) } } }
+                @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (display::span(ms)) } } }
                 @if let Some(bytes) = memory_peak_bytes { div { dt { "Peak memory" } dd { (memory_amount(*bytes)) } } }
                 @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Peak memory of the control group" } dd { (memory_amount(*bytes)) } } }
                 @for gpu in gpus { div { dt { "GPU " (gpu.index) " at the end" } dd { (last_reading(gpu)) } } }
                 @if let Some(bytes) = memory_limit_bytes { div { dt { "Memory limit" } dd { (memory_amount(*bytes)) } } }
                 @if let Some(kills) = oom_kills { div { dt { "Out-of-memory kills" } dd { (kills) } } }
                 @if !verdict.evidence.leftovers.is_empty() {
-                    div { dt { "Remaining processes" } dd { (words::sanitize(&verdict.evidence.leftovers.join(", "))) } }
+                    div { dt { "Remaining processes" } dd { (display::sanitize(&verdict.evidence.leftovers.join(", "))) } }
                 }
             }
             @if !verdict.evidence.stderr_tail.is_empty() {
-                details { summary { "Last lines of standard error" } pre.file tabindex="0" { (words::sanitize(&verdict.evidence.stderr_tail)) } }
+                details { summary { "Last lines of standard error" } pre.file tabindex="0" { (display::sanitize(&verdict.evidence.stderr_tail)) } }
             }
             @if !verdict.evidence.stdout_tail.is_empty() {
-                details { summary { "Last lines of standard output" } pre.file tabindex="0" { (words::sanitize(&verdict.evidence.stdout_tail)) } }
+                details { summary { "Last lines of standard output" } pre.file tabindex="0" { (display::sanitize(&verdict.evidence.stdout_tail)) } }
             }
         }
     }
 }
 
 /// Returns whether a verdict's message states the exit code or the signal.
-fn states(message: &str, exit: TrialExit) -> bool {
+fn has_exit(message: &str, exit: TrialExit) -> bool {
     let (words, number): (&[&str], u8) = match exit {
         TrialExit::Code(code) => (&["code", "with"], code),
         TrialExit::Signal(signal) => (&["signal"], signal),
@@ -549,12 +549,12 @@ fn last_reading(gpu: &GpuSample) -> String {
     });
     let use_of = gpu.utilization_percent.map(|percent| format!("{percent} % in use"));
     let heat = gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"));
-    let name = gpu.name.as_deref().map(words::sanitize);
+    let name = gpu.name.as_deref().map(display::sanitize);
     [name, memory, use_of, heat].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn memory_amount(bytes: u64) -> String {
-    words::bytes(bytes.to_string().parse().unwrap_or(f64::NAN))
+    display::bytes(bytes.to_string().parse().unwrap_or(f64::NAN))
 }
 
 #[cfg(test)]
@@ -576,7 +576,10 @@ mod tests {
             )
         };
         let [first, second, last] = ["00:00:00", "01:00:00", "02:00:00"].map(mark);
-        assert_eq!(timed(&part).into_string(), format!("{first}&lt;a&gt;\nb\n{second}c{last}"));
+        assert_eq!(
+            timed_output(&part).into_string(),
+            format!("{first}&lt;a&gt;\nb\n{second}c{last}")
+        );
     }
 
     #[test]
@@ -607,13 +610,13 @@ mod tests {
             (&Goals::default(), Some(json!(0.5)), &["<dt>Final result</dt><dd>0.5</dd>"]),
         ];
         for (goals, last, parts) in table {
-            let page = results(last.as_ref(), None, goals).into_string();
+            let page = result_tiles(last.as_ref(), None, goals).into_string();
             for part in parts {
                 assert!(page.contains(part), "{part} in {page}");
             }
             assert!(!page.contains('{'), "{page}");
         }
-        let named = results(Some(&json!(0.5)), Some("acc"), &Goals::default());
+        let named = result_tiles(Some(&json!(0.5)), Some("acc"), &Goals::default());
         assert!(named.into_string().contains("<dt>Final acc</dt><dd>0.5</dd>"));
     }
 
@@ -638,7 +641,7 @@ mod tests {
         }
         let mut running = trial(running, None, Some(0.5));
         (running.metric, running.latest_step) = (Some("acc".to_owned()), Some(3));
-        let tile = latest(&running, &Goals::default()).into_string();
+        let tile = latest_tile(&running, &Goals::default()).into_string();
         assert_eq!(tile, "<div><dt>Latest step</dt><dd>0.5 <small>@3</small></dd></div>");
     }
 

@@ -8,14 +8,16 @@ use maud::{Markup, html};
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
-use super::super::user::{CheckedQuery, ListQuery, TrialPage, axes, machines, shown, trial_page};
+use super::super::user::{
+    CheckedQuery, ListQuery, TrialPage, axes, machines, present_view, trial_page,
+};
 use super::super::{Error, Shared, percent};
 use super::base::url;
 use super::columns::{self, Column, ColumnContent};
+use super::display;
 use super::page::{PageRefusal, Viewer, list_end, page, time};
-use super::parts::Has;
+use super::parts::KnownParts;
 use super::plot_place::{plot_keys, plot_place};
-use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
@@ -57,7 +59,7 @@ impl TableRequest {
         let keys: Vec<_> =
             columns.into_iter().map(|(_, key)| key).filter(|key| !key.is_empty()).collect();
         let member = |(name, value): &(String, String)| {
-            format!("{}={}", percent::encoded(name), percent::encoded(value))
+            format!("{}={}", percent::encode(name), percent::encode(value))
         };
         let others = others.iter().map(member).collect::<Vec<_>>().join("&");
         let CheckedQuery(query) = CheckedQuery::of_text(&others)?;
@@ -66,7 +68,7 @@ impl TableRequest {
 }
 
 /// A list that can be sorted and selected from. The heading of a column links to the same list in another order.
-pub(super) struct Sorting<'a> {
+pub(super) struct SortableList<'a> {
     request: &'a TableRequest,
     /// The columns of all trials of the experiment, and the shown ones.
     columns: Vec<Column>,
@@ -75,7 +77,7 @@ pub(super) struct Sorting<'a> {
     hosts: HashMap<u64, String>,
 }
 
-impl Sorting<'_> {
+impl SortableList<'_> {
     fn heading(&self, column: &str, name: &str, kind: Option<&str>) -> Markup {
         let query = &self.request.query;
         let current = query.sort.as_deref().unwrap_or("sequence") == column;
@@ -87,30 +89,31 @@ impl Sorting<'_> {
             (true, true) => Some("descending"),
         };
         let link = link(self.request, &[("sort", column), ("order", order)]);
-        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::sanitize(name)) } } }
+        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (display::sanitize(name)) } } }
     }
 }
 
 /// Returns the list's address with changed parameters. Without `cursor`, the link leads to the first page.
 fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
     let limit = request.query.limit.map(|limit| limit.to_string());
-    let own = choice(&request.query).chain(limit.as_deref().map(|limit| ("limit", limit)));
+    let own =
+        filter_parameters(&request.query).chain(limit.as_deref().map(|limit| ("limit", limit)));
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
     let columns = request.columns.iter().flatten().map(|key| (COLUMN_PARAMETER, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
-    url(&format!("/trials?{}", encoded(pairs.chain(columns))))
+    url(&format!("/trials?{}", encode_query(pairs.chain(columns))))
 }
 
-fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let pairs = pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value)));
+fn encode_query<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let pairs = pairs.map(|(name, value)| format!("{name}={}", percent::encode(value)));
     pairs.collect::<Vec<_>>().join("&")
 }
 
 /// Returns the address of a file with all trials of a list, on all its pages.
 fn file_link(query: &ListQuery, format: &str) -> String {
-    let own = choice(query).filter(|(_, value)| !value.is_empty());
+    let own = filter_parameters(query).filter(|(_, value)| !value.is_empty());
     let pairs = std::iter::once(("format", format)).chain(own);
-    url(&format!("/api/v1/experiment/export?{}", encoded(pairs)))
+    url(&format!("/api/v1/experiment/export?{}", encode_query(pairs)))
 }
 
 /// Renders links to files with these trials, or with all if there are none, and to the report of all.
@@ -126,7 +129,7 @@ pub(super) fn downloads(trials: &[&TrialSummary]) -> Markup {
 }
 
 /// Returns the parameters of a query that filter and sort trials.
-fn choice(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
+fn filter_parameters(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
     let own = [
         ("state", query.state.as_deref()),
         ("cause", query.cause.as_deref()),
@@ -140,10 +143,10 @@ fn choice(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
 
 /// Renders a table of trials. Each row is a part. With `sorting`, the table can be sorted and selected from.
 pub(super) fn table(
-    has: &Has,
+    known: &KnownParts,
     (trials, goals): (&[&TrialSummary], &Goals),
     now_ms: i64,
-    sorting: Option<&Sorting<'_>>,
+    sorting: Option<&SortableList<'_>>,
 ) -> Markup {
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
@@ -152,16 +155,16 @@ pub(super) fn table(
     let (all, shown) = if let Some(sorting) = sorting {
         (&sorting.columns, &sorting.shown)
     } else {
-        own = columns::of(trials, &[], goals);
-        own_shown = columns::shown(&own, None, trials);
+        own = columns::available_columns(trials, &[], goals);
+        own_shown = columns::shown_columns(&own, None, trials);
         (&own, &own_shown)
     };
     let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
-    let more = if chosen.is_none() { columns::beyond(all) } else { 0 };
+    let more = if chosen.is_none() { columns::hidden_parameters(all) } else { 0 };
     let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
-        Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
+        Some(sorting) => sorting.heading(&column.key, &column.name, number_class(column.numeric)),
         None => {
-            html! { th class=[number(column.numeric)] scope="col" { (words::sanitize(&column.name)) } }
+            html! { th class=[number_class(column.numeric)] scope="col" { (display::sanitize(&column.name)) } }
         }
     };
     let sequence = Column::sequence();
@@ -178,7 +181,7 @@ pub(super) fn table(
                 tbody {
                     @for trial in trials {
                         @let host = sorting.and_then(|sorting| sorting.hosts.get(&trial.sequence));
-                        @let row = has.part(row(trial, host.map(String::as_str), shown, now_ms, sorting.is_some()));
+                        @let row = known.part(row(trial, host.map(String::as_str), shown, now_ms, sorting.is_some()));
                         tr data-part=(row.mark) { (row.content) }
                     }
                 }
@@ -215,75 +218,75 @@ fn cell(
     parameters: &[(String, &Value)],
     now_ms: i64,
 ) -> Markup {
-    let label = words::sanitize(&column.name);
+    let label = display::sanitize(&column.name);
     let moment = |at: Option<i64>| html! { td data-label=(label) { @if let Some(at) = at { (time(at, now_ms)) } } };
     match &column.kind {
         ColumnContent::Sequence => html! { td.number { (trial.sequence) } },
         ColumnContent::Id => html! { td { code { (trial.id) } } },
         ColumnContent::State => html! {
             td {
-                span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
-                @if let Some(cause) = cause(trial) { " " small { (cause) } }
+                span.state data-state=(trial.state.as_str()) { (display::state(trial.state)) }
+                @if let Some(cause) = cause_words(trial) { " " small { (cause) } }
             }
         },
         ColumnContent::Final => {
             // If a limit is broken, the counting value is infinite. The objective's own number is more useful.
-            let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
+            let own = |last: &Value| display::brief_result(last.get(&column.name).unwrap_or(last));
             html! { td.number data-label=(label) { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
         ColumnContent::Mean => html! {
-            td.number data-label=(label) title=[trial.estimate.as_ref().map(words::estimate)] {
-                (trial.estimate.as_ref().map(words::brief_estimate).unwrap_or_default())
+            td.number data-label=(label) title=[trial.estimate.as_ref().map(display::estimate)] {
+                (trial.estimate.as_ref().map(display::brief_estimate).unwrap_or_default())
             }
         },
         ColumnContent::Latest => html! {
             td.number data-label=(label) {
-                (trial.latest.as_ref().map(words::brief_result).unwrap_or_default())
+                (trial.latest.as_ref().map(display::brief_result).unwrap_or_default())
                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
             }
         },
         ColumnContent::Duration => {
-            html! { td.number data-label=(label) { (words::span_if_any(trial.duration_ms(now_ms))) } }
+            html! { td.number data-label=(label) { (display::span_if_any(trial.duration_ms(now_ms))) } }
         }
         ColumnContent::Created => moment(Some(trial.created_at_ms)),
         ColumnContent::Started => moment(trial.started_at_ms),
         ColumnContent::Ended => moment(trial.ended_at_ms),
         ColumnContent::Attempt => html! { td data-label=(label) { code { (trial.attempt) } } },
         ColumnContent::Machine => {
-            html! { td data-label=(label) { (words::sanitize(host.unwrap_or_default())) } }
+            html! { td data-label=(label) { (display::sanitize(host.unwrap_or_default())) } }
         }
         ColumnContent::Metric { name, .. } => {
             let value = columns::metric(trial, name);
-            html! { td.number data-label=(label) { (value.map(words::brief).unwrap_or_default()) } }
+            html! { td.number data-label=(label) { (value.map(display::brief).unwrap_or_default()) } }
         }
         ColumnContent::Parameter(name) => {
             let value = parameters.iter().find(|(known, _)| known == name);
             html! {
-                td class=[number(column.numeric)] data-label=(label) {
-                    (value.map(|(_, value)| words::brief(value)).unwrap_or_default())
+                td class=[number_class(column.numeric)] data-label=(label) {
+                    (value.map(|(_, value)| display::brief(value)).unwrap_or_default())
                 }
             }
         }
-        ColumnContent::Why => why(trial),
+        ColumnContent::Reason => reason_cell(trial),
     }
 }
 
 /// Returns the class of cells that contain numbers.
-fn number(numeric: bool) -> Option<&'static str> {
+fn number_class(numeric: bool) -> Option<&'static str> {
     numeric.then_some("number")
 }
 
 /// Returns the cause of a failure in a few words.
-fn cause(trial: &TrialSummary) -> Option<&str> {
+fn cause_words(trial: &TrialSummary) -> Option<&str> {
     let failed = trial.state == JobState::Failed;
-    trial.cause.as_deref().filter(|_| failed).map(words::cause)
+    trial.cause.as_deref().filter(|_| failed).map(display::cause)
 }
 
 /// Renders the reason for a trial's state: one shortened line, with the whole text as the tooltip.
-fn why(trial: &TrialSummary) -> Markup {
+fn reason_cell(trial: &TrialSummary) -> Markup {
     let stopping = trial.stopping.as_ref().map(|reason| format!("being stopped: {reason}"));
     let reasons: Vec<_> = [stopping, trial.message.clone()].into_iter().flatten().collect();
-    let reasons = words::sanitize(&reasons.join(": ")).replace('\n', " ");
+    let reasons = display::sanitize(&reasons.join(": ")).replace('\n', " ");
     let line: String = reasons.chars().take(MAX_REASON_CHARS).collect();
     html! { td.why title=[(!reasons.is_empty()).then_some(&reasons)] { span { (line) } } }
 }
@@ -297,7 +300,7 @@ pub(super) async fn list(
     let request = TableRequest::read(query.as_deref().unwrap_or_default())?;
     let query = &request.query;
     // Read before the rows: a change in between is then sent twice rather than never.
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let (found, fault) = match trial_page(&shared, query).await {
         // A fault in an expression is shown beside the expression.
         Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
@@ -309,17 +312,18 @@ pub(super) async fn list(
     let has_machines = request.columns.iter().flatten().any(|key| key == columns::MACHINE_KEY);
     let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
     let all: Vec<_> = snapshot.trials.iter().map(AsRef::as_ref).collect();
-    let columns = columns::of(&all, &axes(&shared).await?, shared.state.board.goals());
-    let shown = columns::shown(&columns, request.columns.as_deref(), &all);
-    let sorting = Sorting { request: &request, columns, shown, hosts };
+    let columns =
+        columns::available_columns(&all, &axes(&shared).await?, shared.state.trial_cache.goals());
+    let shown = columns::shown_columns(&columns, request.columns.as_deref(), &all);
+    let sorting = SortableList { request: &request, columns, shown, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            (filters(&request))
-            (chosen_actions(&viewer, &link(&request, &[])))
+            (filter_form(&request))
+            (selection_actions(&viewer, &link(&request, &[])))
         }
-        (chooser(&sorting))
-        @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::sanitize(fault))) } }
+        (column_form(&sorting))
+        @if let Some(fault) = &fault { p.problem role="alert" { (display::sentence(&display::sanitize(fault))) } }
         div #list data-live data-change=(snapshot.through) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
@@ -328,7 +332,7 @@ pub(super) async fn list(
                 ", " a href=(file_link(query, "json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
             }
-            (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), Some(&sorting)))
+            (table(&viewer.known_parts, (&rows, shared.state.trial_cache.goals()), shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
                     @if query.cursor.is_some() { a href=(link(&request, &[])) { "First" } }
@@ -345,16 +349,16 @@ pub(super) async fn list(
 }
 
 /// Renders the form that selects the columns of the table.
-fn chooser(sorting: &Sorting<'_>) -> Markup {
-    let Sorting { request, columns, shown, .. } = sorting;
+fn column_form(sorting: &SortableList<'_>) -> Markup {
+    let SortableList { request, columns, shown, .. } = sorting;
     let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
     html! {
         details.columns {
             summary { "Columns" }
             form.inline method="get" action=(url("/trials")) {
-                (kept(request, &["state", "q", "filter", "cause", "sort", "order"]))
+                (hidden_fields(request, &["state", "q", "filter", "cause", "sort", "order"]))
                 @for column in columns {
-                    label { input type="checkbox" name=(COLUMN_PARAMETER) value=(column.key) checked[is_shown(column)]; " " (words::sanitize(&column.name)) }
+                    label { input type="checkbox" name=(COLUMN_PARAMETER) value=(column.key) checked[is_shown(column)]; " " (display::sanitize(&column.name)) }
                 }
                 button.second { "Apply" }
                 a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "Default columns" }
@@ -364,7 +368,7 @@ fn chooser(sorting: &Sorting<'_>) -> Markup {
 }
 
 /// Renders hidden fields with the parameters of the query that the form itself does not set.
-fn kept(request: &TableRequest, names: &[&str]) -> Markup {
+fn hidden_fields(request: &TableRequest, names: &[&str]) -> Markup {
     let query = &request.query;
     let all = [
         ("state", &query.state),
@@ -384,7 +388,7 @@ fn kept(request: &TableRequest, names: &[&str]) -> Markup {
 }
 
 /// Renders the form that filters trials.
-fn filters(request: &TableRequest) -> Markup {
+fn filter_form(request: &TableRequest) -> Markup {
     let query = &request.query;
     let state = query.state.as_deref().unwrap_or_default();
     html! {
@@ -401,9 +405,9 @@ fn filters(request: &TableRequest) -> Markup {
             label { "Contains " input type="search" name="q" value=[query.q.as_deref()]; }
             label.expression { "Filter " input name="filter" value=[query.filter.as_deref()] placeholder="lr < 0.01 and duration > 5m" spellcheck="false" autocapitalize="off"; }
             @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
-                label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
+                label { input type="checkbox" name="cause" value=(cause) checked; " " (display::cause(cause)) " only" }
             }
-            (kept(request, &["sort", "order"]))
+            (hidden_fields(request, &["sort", "order"]))
             @for key in request.columns.iter().flatten() { input type="hidden" name=(COLUMN_PARAMETER) value=(key); }
             button { "Apply" }
         }
@@ -411,7 +415,7 @@ fn filters(request: &TableRequest) -> Markup {
 }
 
 /// Renders the actions on the selected trials. A change leads back to the list at `here`.
-fn chosen_actions(viewer: &Viewer, here: &str) -> Markup {
+fn selection_actions(viewer: &Viewer, here: &str) -> Markup {
     let query = here.split_once('?').map_or("", |(_, query)| query);
     let change = |what: &str| url(&format!("/chosen/{what}?{query}"));
     html! {
@@ -442,13 +446,13 @@ pub(super) async fn compare(
     let query = query.unwrap_or_default();
     let ids = query.split('&').filter_map(|pair| pair.strip_prefix("trial="));
     let chosen = ids.clone().count();
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let mut rows = Vec::new();
     for id in ids.take(MAX_COMPARED) {
         let named = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
         rows.push(snapshot.find(id).ok_or(Error::UnknownTrial(named))?);
     }
-    let mode = shown(&shared, &snapshot).await?.optimize_mode;
+    let mode = present_view(&shared, &snapshot).await?.optimize_mode;
     let content = html! {
         h1 { "Compare trials" }
         @if rows.is_empty() {
@@ -462,7 +466,7 @@ pub(super) async fn compare(
             div #compared data-change=(snapshot.through) data-mode=(mode) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }
-            div #list data-live { (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), None)) }
+            div #list data-live { (table(&viewer.known_parts, (&rows, shared.state.trial_cache.goals()), shared.state.clock.now_ms(), None)) }
         }
     };
     Ok(page(&viewer, "Compare", Some("compare"), &content))

@@ -268,7 +268,7 @@ mod tests {
     async fn a_body_that_never_ends_is_refused() {
         let memory = BodyMemory::new();
         let (_sender, silent) = tokio::sync::mpsc::channel(1);
-        let request = Request::post("/").body(Body::new(Slow(silent))).unwrap();
+        let request = Request::post("/").body(Body::new(SlowBody(silent))).unwrap();
         assert_eq!(memory.read(request).await.unwrap_err().parts().1, "too-slow");
     }
 
@@ -288,16 +288,16 @@ mod tests {
                     }
                 }
             });
-            let request = Request::post("/").body(Body::new(Slow(piece))).unwrap();
+            let request = Request::post("/").body(Body::new(SlowBody(piece))).unwrap();
             let read = BodyMemory::new().read(request).await;
             assert_eq!(read.map(|read| read.bytes.len()).ok(), waited.then_some(bytes * pieces));
         }
     }
 
     /// A body that arrives piece by piece, as the test sends it.
-    struct Slow(tokio::sync::mpsc::Receiver<Vec<u8>>);
+    struct SlowBody(tokio::sync::mpsc::Receiver<Vec<u8>>);
 
-    impl axum::body::HttpBody for Slow {
+    impl axum::body::HttpBody for SlowBody {
         type Data = axum::body::Bytes;
         type Error = std::convert::Infallible;
 

@@ -34,7 +34,7 @@ const MAX_ADDRESSES: usize = 1_024;
 #[derive(Debug, Clone)]
 pub(in crate::api) struct ResponseMemory {
     all: Arc<Semaphore>,
-    of: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
+    by_address: Arc<Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>>,
 }
 
 /// The part of this memory that belongs to one address, as an extension of its requests.
@@ -58,11 +58,14 @@ impl AsRef<[u8]> for HeldBytes {
 
 impl ResponseMemory {
     pub(in crate::api) fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)), of: Arc::default() }
+        Self {
+            all: Arc::new(Semaphore::new(TOTAL_BYTES / PERMIT_BYTES)),
+            by_address: Arc::default(),
+        }
     }
 
     fn allowance(&self, peer: Option<Peer>) -> AddressMemory {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if of.len() >= MAX_ADDRESSES {
             of.retain(|_, own| Arc::strong_count(own) > 1);
         }
@@ -128,7 +131,7 @@ pub(in crate::api) async fn limit_long_lists(request: Request, next: Next) -> Re
 
 /// Reserves a share of the memory for each complete response. If too little memory is free, the client gets 503 and
 /// retries.
-pub(in crate::api) async fn bound(
+pub(in crate::api) async fn limit_response_memory(
     State(answers): State<ResponseMemory>,
     mut request: Request,
     next: Next,
@@ -214,6 +217,6 @@ mod tests {
         for n in 0..10_000_u32 {
             drop(answers.allowance(Some(Peer(IpAddr::V4(n.into())))));
         }
-        assert!(answers.of.lock().unwrap().len() <= MAX_ADDRESSES);
+        assert!(answers.by_address.lock().unwrap().len() <= MAX_ADDRESSES);
     }
 }

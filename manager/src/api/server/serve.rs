@@ -93,7 +93,7 @@ enum Listener {
 }
 
 /// An accepted connection. With TCP, the address at its other end.
-enum Accepted {
+enum AcceptedConnection {
     Tcp(TcpStream, Peer),
     Unix(UnixStream),
 }
@@ -104,9 +104,9 @@ async fn run(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) {
-    allow_descriptors();
+    raise_descriptor_limit();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let addresses = Addresses::default();
+    let addresses = ConnectionCounts::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -119,13 +119,13 @@ async fn run(
         };
         let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
         match accepted {
-            Accepted::Unix(stream) => {
+            AcceptedConnection::Unix(stream) => {
                 connections.spawn(async move {
-                    serve_connection(stream, Origin::default(), router, watcher).await;
+                    serve_connection(stream, ConnectionOrigin::default(), router, watcher).await;
                     drop(place);
                 });
             }
-            Accepted::Tcp(stream, peer) => {
+            AcceptedConnection::Tcp(stream, peer) => {
                 // One address must not use up the places of all others.
                 let Some(permit) = addresses.admit(peer) else { continue };
                 connections.spawn(async move {
@@ -154,13 +154,18 @@ async fn handle_tcp(
         None => {
             let ends = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?)));
             let connection = ends.ok().map(|(client, server)| Connection { client, server });
-            serve_connection(stream, Origin { peer: Some(peer), connection }, router, watcher)
-                .await;
+            serve_connection(
+                stream,
+                ConnectionOrigin { peer: Some(peer), connection },
+                router,
+                watcher,
+            )
+            .await;
         }
         Some(tls) => {
             // TLS itself reports a failed handshake to the client. No other client is affected.
             if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                let origin = Origin { peer: Some(peer), connection: None };
+                let origin = ConnectionOrigin { peer: Some(peer), connection: None };
                 serve_connection(stream, origin, router, watcher).await;
             }
         }
@@ -169,16 +174,16 @@ async fn handle_tcp(
 
 /// The connections of each address; cheap to clone.
 #[derive(Debug, Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+struct ConnectionCounts(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// An open connection of an address.
 #[derive(Debug)]
 struct ConnectionPermit {
-    addresses: Addresses,
+    addresses: ConnectionCounts,
     address: IpAddr,
 }
 
-impl Addresses {
+impl ConnectionCounts {
     /// Counts another connection of the address. Returns `None` if the address has the maximum number.
     fn admit(&self, peer: Peer) -> Option<ConnectionPermit> {
         let address = peer.network();
@@ -206,7 +211,7 @@ impl Drop for ConnectionPermit {
 
 /// Raises this process's limit of descriptors to one for each connection, as far as the system allows. The usual
 /// limit of 1,024 is meant for programs that use `select`. Processes that the manager starts inherit the limit.
-fn allow_descriptors() {
+fn raise_descriptor_limit() {
     let own = getrlimit(Resource::Nofile);
     let connections = u64::try_from(MAX_CONNECTIONS).unwrap_or(u64::MAX);
     let wanted = connections.saturating_add(OTHER_DESCRIPTORS);
@@ -221,18 +226,21 @@ fn allow_descriptors() {
 }
 
 /// Waits for a free place, then for the next connection.
-async fn accept(listener: &Listener, places: &Arc<Semaphore>) -> (Accepted, OwnedSemaphorePermit) {
+async fn accept(
+    listener: &Listener,
+    places: &Arc<Semaphore>,
+) -> (AcceptedConnection, OwnedSemaphorePermit) {
     let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
     loop {
         let accepted = match listener {
             Listener::Unix(listener) => {
-                listener.accept().await.map(|(stream, _)| Accepted::Unix(stream))
+                listener.accept().await.map(|(stream, _)| AcceptedConnection::Unix(stream))
             }
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, address)| {
                 if let Err(error) = set_options(&stream) {
                     tracing::debug!(%error, "a connection closed before it began");
                 }
-                Accepted::Tcp(stream, Peer(address.ip()))
+                AcceptedConnection::Tcp(stream, Peer(address.ip()))
             }),
         };
         match accepted {
@@ -262,7 +270,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 
 /// The origin of a connection's requests, which each request gets as extensions.
 #[derive(Debug, Clone, Copy, Default)]
-struct Origin {
+struct ConnectionOrigin {
     /// The client's address. `None` on the Unix socket.
     peer: Option<Peer>,
     /// The connection's ends. `None` on the Unix socket and with encryption.
@@ -270,7 +278,7 @@ struct Origin {
 }
 
 /// Answers the requests of one connection, one after the other.
-async fn serve_connection<S>(stream: S, origin: Origin, router: Router, watcher: Watcher)
+async fn serve_connection<S>(stream: S, origin: ConnectionOrigin, router: Router, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
@@ -375,7 +383,7 @@ mod tests {
         let before = getrlimit(Resource::Nofile);
         assert_eq!(before.current, Some(512));
         let most = before.maximum.unwrap_or(u64::MAX);
-        allow_descriptors();
+        raise_descriptor_limit();
         let connections = u64::try_from(MAX_CONNECTIONS).unwrap();
         let current = getrlimit(Resource::Nofile).current.unwrap();
         assert!(current == most || current >= connections, "{current} of {most}");
@@ -402,7 +410,7 @@ mod tests {
         let listener = Listener::Tcp(listener);
         let (accepted, client) =
             tokio::join!(accept(&listener, &places), TcpStream::connect(address));
-        let (Accepted::Tcp(stream, _), _place) = accepted else { unreachable!() };
+        let (AcceptedConnection::Tcp(stream, _), _place) = accepted else { unreachable!() };
         let most = rustix::net::sockopt::tcp_user_timeout(&stream).unwrap();
         assert_eq!(Duration::from_millis(most.into()), UNACKNOWLEDGED_TIMEOUT);
         drop(client);
@@ -411,7 +419,7 @@ mod tests {
     #[test]
     fn the_connections_of_an_address_are_bounded() {
         let peer = |last| Peer([192, 0, 2, last].into());
-        let addresses = Addresses::default();
+        let addresses = ConnectionCounts::default();
         let mut permits: Vec<_> =
             (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| addresses.admit(peer(1)).unwrap()).collect();
         assert!(addresses.admit(peer(1)).is_none());

@@ -83,17 +83,17 @@ impl Tls {
     /// names and addresses under which agents reach the manager.
     pub fn load_or_create(folder: &Path, names: &[String]) -> Result<Self, Error> {
         let refused = |source| Error::Names { names: names.join(", "), source };
-        let (ca_pem, ca_key) = authority(folder)?;
+        let (ca_pem, ca_key) = load_or_create_authority(folder)?;
         let issuer = Issuer::new(authority_params(), ca_key);
         let key = KeyPair::generate().map_err(refused)?;
         let mut params = CertificateParams::new(names).map_err(refused)?;
-        params.distinguished_name = named("TrialKeeper manager");
+        params.distinguished_name = distinguished_name("TrialKeeper manager");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &issuer).map_err(refused)?;
         let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-        let certified = certified(vec![certificate.der().clone()], key)?;
+        let certified = certified_key(vec![certificate.der().clone()], key)?;
         let acceptor = acceptor(Arc::new(SingleCertAndKey::from(certified)))?;
         Ok(Self { acceptor, ca_pem: Some(ca_pem.into()) })
     }
@@ -131,7 +131,7 @@ type CertificateStamp = [Option<(i64, i64, u64)>; 2];
 impl CertificateFiles {
     fn read(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let stamp = stamp(certificate, key);
-        let certified = load(certificate, key)?;
+        let certified = load_certificate(certificate, key)?;
         let present = LoadedCertificate { certified, stamp, checked_at: Instant::now() };
         Ok(Self {
             certificate: certificate.to_owned(),
@@ -142,14 +142,14 @@ impl CertificateFiles {
 
     /// Returns the certificate, read again if its files have changed. If the new files cannot be used, the old
     /// certificate stays: perhaps only one of the two files was replaced so far.
-    fn present(&self, now: Instant) -> Arc<CertifiedKey> {
+    fn current(&self, now: Instant) -> Arc<CertifiedKey> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_duration_since(present.checked_at) >= RECHECK_INTERVAL {
             present.checked_at = now;
             let stamp = stamp(&self.certificate, &self.key);
             if stamp != present.stamp {
                 present.stamp = stamp;
-                match load(&self.certificate, &self.key) {
+                match load_certificate(&self.certificate, &self.key) {
                     Ok(certified) => {
                         tracing::info!("the certificate was replaced");
                         present.certified = certified;
@@ -169,7 +169,7 @@ impl CertificateFiles {
 
 impl ResolvesServerCert for CertificateFiles {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.present(Instant::now()))
+        Some(self.current(Instant::now()))
     }
 }
 
@@ -180,7 +180,7 @@ fn stamp(certificate: &Path, key: &Path) -> CertificateStamp {
     })
 }
 
-fn load(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
+fn load_certificate(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(certificate)?)
         .collect::<Result<_, _>>()
         .ok()
@@ -188,10 +188,10 @@ fn load(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
         .ok_or_else(|| not_pem(certificate, "certificate"))?;
     let key =
         PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| not_pem(key, "private key"))?;
-    Ok(Arc::new(certified(chain, key)?))
+    Ok(Arc::new(certified_key(chain, key)?))
 }
 
-fn certified(
+fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<CertifiedKey, Error> {
@@ -209,7 +209,7 @@ fn acceptor(certificates: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, Er
 }
 
 /// Returns the authority's certificate and key, and makes them if they are missing.
-fn authority(folder: &Path) -> Result<(String, KeyPair), Error> {
+fn load_or_create_authority(folder: &Path) -> Result<(String, KeyPair), Error> {
     let (certificate, key) = (folder.join("ca.pem"), folder.join("ca-key.pem"));
     if !certificate.exists() {
         let broken = |source| Error::Names { names: "the authority".to_owned(), source };
@@ -228,14 +228,14 @@ fn authority(folder: &Path) -> Result<(String, KeyPair), Error> {
 /// issuer.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named("TrialKeeper manager's own authority");
+    params.distinguished_name = distinguished_name("TrialKeeper manager's own authority");
     // The authority signs this manager's certificate, never another authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params
 }
 
-fn named(name: &str) -> DistinguishedName {
+fn distinguished_name(name: &str) -> DistinguishedName {
     let mut names = DistinguishedName::new();
     names.push(DnType::CommonName, name);
     names
@@ -321,7 +321,7 @@ mod tests {
         let now = std::cell::Cell::new(Instant::now());
         let used = || {
             now.set(now.get() + RECHECK_INTERVAL);
-            files.present(now.get()).cert[0].clone()
+            files.current(now.get()).cert[0].clone()
         };
         assert_eq!(used(), first.2);
         put(&certificate, &second.0);
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(used(), second.2, "the last usable certificate");
         put(&certificate, &first.0);
         put(&key, &first.1);
-        assert_eq!(files.present(now.get()).cert[0], second.2, "not checked for every connection");
+        assert_eq!(files.current(now.get()).cert[0], second.2, "not checked for every connection");
         assert_eq!(used(), first.2);
     }
 

@@ -59,7 +59,7 @@ fn every_table_of_routes_is_tested() {
     found.sort();
     let mut known: Vec<_> = ROUTE_TABLES.iter().map(|(file, ..)| *file).collect();
     known.extend(["api/legacy.rs", "api/user.rs"]);
-    // The home has its own gate and token, which `tests/e2e/portal/home.rs` tests.
+    // The home has its own authenticator and token, which `tests/e2e/portal/home.rs` tests.
     known.push("api/home.rs");
     known.sort_unstable();
     let known: Vec<_> = known.iter().map(|file| source.join(file).display().to_string()).collect();
@@ -98,10 +98,10 @@ async fn every_route_refuses_unauthorised_clients() {
     ];
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
     let sessions = Sessions::in_memory(Arc::new(SystemClock));
-    let gate =
+    let authenticator =
         Authenticator::new(&e, user, bed.state.secret.as_ref().clone(), sessions, Reach::Network);
     let program = std::env::current_exe().unwrap();
-    let state = ApiState { gate, ..bed.state.clone() };
+    let state = ApiState { authenticator, ..bed.state.clone() };
     let router = router(state.clone()).merge(super::super::program::router(program, state));
     for path in paths() {
         if PUBLIC_ROUTES.contains(&path.as_str()) {
@@ -204,7 +204,7 @@ async fn a_trial_with_too_many_requests_is_asked_to_retry() {
     let bed = Bed::new().await;
     let mut waiting = Vec::new();
     loop {
-        let (keep, request) = super::waiting::open(&bed, "t");
+        let (keep, request) = super::waiting::open_report_request(&bed, "t");
         let mut request = Box::pin(bed.send(request));
         if let Ok(answer) = tokio::time::timeout(std::time::Duration::ZERO, &mut request).await {
             assert_eq!(answer.headers()[header::RETRY_AFTER], "1");

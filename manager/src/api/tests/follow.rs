@@ -25,7 +25,7 @@ pub(super) async fn next_event(body: &mut Body) -> Option<(String, String, Value
     }
 }
 
-pub(super) async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
+pub(super) async fn open_stream(bed: &Bed, path: &str, after: Option<&str>) -> Body {
     let mut request = Request::get(path).header(header::HOST, "localhost");
     if let Some(after) = after {
         request = request.header("last-event-id", after);
@@ -38,7 +38,7 @@ pub(super) async fn open(bed: &Bed, path: &str, after: Option<&str>) -> Body {
 #[tokio::test]
 async fn a_stream_sends_changes_and_resumes_without_a_gap() {
     let bed = Bed::searched().await;
-    let mut stream = open(&bed, "/api/v1/events", None).await;
+    let mut stream = open_stream(&bed, "/api/v1/events", None).await;
     let (event, id, _) = next_event(&mut stream).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("experiment", "3"));
     bed.change("u", JobState::Running).await;
@@ -49,7 +49,7 @@ async fn a_stream_sends_changes_and_resumes_without_a_gap() {
     );
     drop(stream);
     bed.change("u", JobState::Failed).await;
-    let mut resumed = open(&bed, "/api/v1/events", Some("4")).await;
+    let mut resumed = open_stream(&bed, "/api/v1/events", Some("4")).await;
     let (event, id, trial) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), id.as_str(), &trial["state"]), ("trial", "5", &json!("FAILED")));
     let (event, _, sent) = next_event(&mut resumed).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_trials_stream_sends_its_events_and_resumes_without_a_gap() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::Running).await;
     let path = "/api/v1/trials/t/events";
-    let mut stream = open(&bed, path, None).await;
+    let mut stream = open_stream(&bed, path, None).await;
     let mut events = Vec::new();
     for _ in 0..5 {
         let (event, id, data) = next_event(&mut stream).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_trials_stream_sends_its_events_and_resumes_without_a_gap() {
     assert_eq!(events[1].1.as_array().unwrap().len(), 3);
     drop(stream);
     bed.report(Lane::Bulk, 2, vec![log(12, "more\n")]).await;
-    let mut resumed = open(&bed, path, Some("1.3.1.12.0")).await;
+    let mut resumed = open_stream(&bed, path, Some("1.3.1.12.0")).await;
     let (event, id, data) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("log", "1.3.1.17.0"));
     let times = json!([{"line": 0, "observed_at_ms": 5}]);
@@ -106,7 +106,7 @@ async fn a_character_split_between_two_pieces_of_output_is_sent_whole() {
     };
     let (euro, place) = ("€".as_bytes(), "/api/v1/trials/t/events");
     bed.report(Lane::Bulk, 2, vec![piece(12, &[b"a", &euro[..1]].concat())]).await;
-    let mut stream = open(&bed, place, Some("1.3.1.12.0")).await;
+    let mut stream = open_stream(&bed, place, Some("1.3.1.12.0")).await;
     let (_, id, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((id.as_str(), &data["text"]), ("1.3.1.13.0", &json!("a")));
     let (event, ..) = next_event(&mut stream).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_stream_interrupted_between_two_trials_continues_with_the_second() {
     for (after, sent) in
         [("3", vec![("u", "4"), ("t", "5")]), ("4", vec![("t", "5")]), ("5", vec![])]
     {
-        let mut stream = open(&bed, "/api/v1/events", Some(after)).await;
+        let mut stream = open_stream(&bed, "/api/v1/events", Some(after)).await;
         let mut trials = Vec::new();
         loop {
             let (event, id, data) = next_event(&mut stream).await.unwrap();

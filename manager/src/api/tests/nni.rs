@@ -7,7 +7,7 @@ use trial_protocol::{Lane, Metric, MetricKind, ReportBody};
 use super::*;
 
 /// Returns the fields of an object in their order, with the type of each.
-fn shape(value: &Value) -> Vec<(String, &'static str)> {
+fn field_types(value: &Value) -> Vec<(String, &'static str)> {
     let kind = |value: &Value| match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -32,7 +32,7 @@ impl Bed {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    async fn got(&self, path: &str) -> Value {
+    async fn nni_json(&self, path: &str) -> Value {
         let (status, body) = self.nni(Method::GET, path, false).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         serde_json::from_str(&body).unwrap()
@@ -43,7 +43,7 @@ impl Bed {
 #[expect(clippy::too_many_lines, reason = "one story")]
 async fn responses_have_the_fields_of_nnis_own() {
     let bed = Bed::searched().await;
-    let profile = bed.got("/experiment").await;
+    let profile = bed.nni_json("/experiment").await;
     let members = |pairs: &[(&str, &'static str)]| {
         pairs.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect::<Vec<_>>()
     };
@@ -56,8 +56,8 @@ async fn responses_have_the_fields_of_nnis_own() {
         ("nextSequenceId", "number"),
         ("revision", "number"),
     ];
-    assert_eq!(shape(&profile), members(&expected));
-    let metadata = bed.got("/experiment-metadata").await;
+    assert_eq!(field_types(&profile), members(&expected));
+    let metadata = bed.nni_json("/experiment-metadata").await;
     let expected = [
         ("id", "string"),
         ("port", "number"),
@@ -72,17 +72,17 @@ async fn responses_have_the_fields_of_nnis_own() {
         ("logDir", "string"),
         ("prefixUrl", "null"),
     ];
-    assert_eq!(shape(&metadata), members(&expected));
+    assert_eq!(field_types(&metadata), members(&expected));
     assert_eq!((&metadata["port"], &metadata["endTime"]), (&json!(8080), &json!("N/A")));
-    assert_eq!(bed.got("/experiments-info").await, json!([metadata]));
-    let status = bed.got("/check-status").await;
+    assert_eq!(bed.nni_json("/experiments-info").await, json!([metadata]));
+    let status = bed.nni_json("/check-status").await;
     assert_eq!(status, json!({"status": "RUNNING", "errors": []}));
-    let statistics = bed.got("/job-statistics").await;
+    let statistics = bed.nni_json("/job-statistics").await;
     let expected = json!([
         {"trialJobStatus": "SUCCEEDED", "trialJobNumber": 1}, {"trialJobStatus": "WAITING", "trialJobNumber": 1}
     ]);
     assert_eq!(statistics, expected);
-    let jobs = bed.got("/trial-jobs").await;
+    let jobs = bed.nni_json("/trial-jobs").await;
     let expected = [
         ("trialJobId", "string"),
         ("status", "string"),
@@ -93,15 +93,15 @@ async fn responses_have_the_fields_of_nnis_own() {
         ("endTime", "number"),
         ("finalMetricData", "array"),
     ];
-    let mut trial = shape(&jobs[0]);
+    let mut trial = field_types(&jobs[0]);
     // In addition to NNI's fields, a trial has a reason.
     trial.retain(|(name, _)| name != "message");
     assert_eq!(trial, members(&expected));
-    assert_eq!(bed.got("/trial-jobs/t").await, jobs[0]);
-    assert_eq!(bed.got("/trial-jobs?status=WAITING").await, json!([jobs[1]]));
+    assert_eq!(bed.nni_json("/trial-jobs/t").await, jobs[0]);
+    assert_eq!(bed.nni_json("/trial-jobs?status=WAITING").await, json!([jobs[1]]));
     let folder = bed.folder.path().join("e");
     assert_eq!(jobs[0]["logPath"], folder.join("t").join("").to_str().unwrap());
-    let metrics = bed.got("/metric-data/t").await;
+    let metrics = bed.nni_json("/metric-data/t").await;
     let record = |at_ms: i64, kind: &str, sequence: u64, data: &str| json!({"timestamp": at_ms, "trialJobId": "t", "parameterId": "0", "type": kind, "sequence": sequence, "data": data});
     let (first, second, last) = (
         record(5, "PERIODICAL", 0, "\"0.1\""),
@@ -109,19 +109,19 @@ async fn responses_have_the_fields_of_nnis_own() {
         record(5, "FINAL", 0, "\"0.5\""),
     );
     assert_eq!(metrics, json!([first, second, last]));
-    assert_eq!(bed.got("/metric-data?type=FINAL").await, json!([last]));
-    assert_eq!(bed.got("/metric-data-range/0/0").await, metrics);
-    assert_eq!(bed.got("/metric-data-range/1/9").await, json!([]));
-    assert_eq!(bed.got("/metric-data/UNKNOWN").await, json!([]));
+    assert_eq!(bed.nni_json("/metric-data?type=FINAL").await, json!([last]));
+    assert_eq!(bed.nni_json("/metric-data-range/0/0").await, metrics);
+    assert_eq!(bed.nni_json("/metric-data-range/1/9").await, json!([]));
+    assert_eq!(bed.nni_json("/metric-data/UNKNOWN").await, json!([]));
     let ended = |record: &Value| {
         let mut record = record.clone();
         record["timestamp"] = json!(7);
         record
     };
-    assert_eq!(bed.got("/metric-data-latest").await, json!([ended(&last), ended(&second)]));
+    assert_eq!(bed.nni_json("/metric-data-latest").await, json!([ended(&last), ended(&second)]));
     let exported = json!([{"parameter": {}, "value": "0.5", "trialJobId": "t"}]);
-    assert_eq!(bed.got("/export-data").await, exported);
-    assert_eq!(bed.got("/experiment/imported-data").await, json!([]));
+    assert_eq!(bed.nni_json("/export-data").await, exported);
+    assert_eq!(bed.nni_json("/experiment/imported-data").await, json!([]));
     let (_, version) = bed.nni(Method::GET, "/version", false).await;
     assert_eq!(version, "3.0.0");
     let (_, empty) = bed.nni(Method::GET, "/trial-file/t/stderr", false).await;
@@ -162,7 +162,7 @@ async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     };
     let step = |sequence, acc| report(MetricKind::Intermediate, sequence, acc);
     bed.report(Lane::Facts, 0, vec![step(0, 0.25), step(1, 0.5)]).await;
-    let (_, trial) = bed.get_json("/api/v1/trials/t").await;
+    let (_, trial) = bed.nni_json("/api/v1/trials/t").await;
     let seen = ["metric", "latest", "latest_step", "final"].map(|name| &trial[name]);
     assert_eq!(seen, [&json!("acc"), &json!(0.5), &json!(1), &Value::Null]);
     let listed = |records: &Value| {
@@ -177,10 +177,10 @@ async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     };
     let (first, second) =
         (json!(["PERIODICAL", 0, data(0.25)]), json!(["PERIODICAL", 1, data(0.5)]));
-    assert_eq!(listed(&bed.got("/metric-data-latest").await), std::slice::from_ref(&second));
-    assert_eq!(listed(&bed.got("/metric-data/t").await), [first, second]);
+    assert_eq!(listed(&bed.nni_json("/metric-data-latest").await), std::slice::from_ref(&second));
+    assert_eq!(listed(&bed.nni_json("/metric-data/t").await), [first, second]);
     bed.report(Lane::Facts, 2, vec![report(MetricKind::Final, 0, 0.75)]).await;
-    let finals = bed.got("/metric-data?type=FINAL").await;
+    let finals = bed.nni_json("/metric-data?type=FINAL").await;
     assert_eq!(listed(&finals), [json!(["FINAL", 0, data(0.75)])]);
 }
 
@@ -217,11 +217,11 @@ async fn objects_are_sent_to_nni_with_every_member() {
         records.iter().map(owned).collect::<Vec<_>>()
     };
     let all = [&steps[..], &[("FINAL", last)]].concat();
-    assert_eq!(decoded(&bed.got("/metric-data").await), listed(&all));
-    assert_eq!(decoded(&bed.got("/metric-data/t?type=PERIODICAL").await), listed(&steps));
+    assert_eq!(decoded(&bed.nni_json("/metric-data").await), listed(&all));
+    assert_eq!(decoded(&bed.nni_json("/metric-data/t?type=PERIODICAL").await), listed(&steps));
     let latest = [("FINAL", last), ("PERIODICAL", last)];
-    assert_eq!(decoded(&bed.got("/metric-data-latest").await), listed(&latest));
-    assert_eq!(bed.got("/export-data").await[0]["value"], last);
+    assert_eq!(decoded(&bed.nni_json("/metric-data-latest").await), listed(&latest));
+    assert_eq!(bed.nni_json("/export-data").await[0]["value"], last);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ impl Bed {
         self.send(request.body(Body::empty()).unwrap()).await
     }
 
-    async fn meet(&self, trial: &str, pod: &Value) -> (StatusCode, Value) {
+    async fn rendezvous(&self, trial: &str, pod: &Value) -> (StatusCode, Value) {
         let request = Request::post("/api/v1/agent/rendezvous")
             .header(header::AUTHORIZATION, self.token("e", trial))
             .body(Body::from(pod.to_string()));
@@ -108,13 +108,13 @@ async fn a_client_without_a_trials_token_is_refused() {
 async fn pods_wait_for_one_another() {
     let bed = Bed::new().await;
     let waiting = (StatusCode::OK, json!({"missing": ["worker:0", "worker:1"]}));
-    assert_eq!(bed.meet("t", &pod("ps", 0, 0)).await, waiting);
+    assert_eq!(bed.rendezvous("t", &pod("ps", 0, 0)).await, waiting);
     // Another trial has its own pods.
     let others = (StatusCode::OK, json!({"missing": ["worker:1", "ps:0"]}));
-    assert_eq!(bed.meet("u", &pod("worker", 0, 0)).await, others);
+    assert_eq!(bed.rendezvous("u", &pod("worker", 0, 0)).await, others);
 
     let began = tokio::time::Instant::now();
-    let (_, late) = bed.meet("t", &pod("worker", 0, 90_000)).await;
+    let (_, late) = bed.rendezvous("t", &pod("worker", 0, 90_000)).await;
     assert_eq!(late, json!({"missing": ["worker:1"]}));
     assert_eq!(began.elapsed().as_secs(), 25, "the wait is bounded");
 
@@ -126,10 +126,11 @@ async fn pods_wait_for_one_another() {
     ]});
     let last = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        bed.meet("t", &pod("worker", 1, 0)).await
+        bed.rendezvous("t", &pod("worker", 1, 0)).await
     };
     let began = tokio::time::Instant::now();
-    let (one, two, three) = tokio::join!(bed.meet("t", &ps), bed.meet("t", &first), last);
+    let (one, two, three) =
+        tokio::join!(bed.rendezvous("t", &ps), bed.rendezvous("t", &first), last);
     assert_eq!(began.elapsed().as_secs(), 5, "the last pod completes all");
     for answer in [one, two, three] {
         assert_eq!(answer, (StatusCode::OK, all.clone()));
@@ -144,7 +145,7 @@ async fn a_pod_of_no_trial_is_refused() {
         ("no address", json!({"attempt": "t-1"})),
         ("not an object", json!(7)),
     ] {
-        let (status, problem) = bed.meet("t", &pod).await;
+        let (status, problem) = bed.rendezvous("t", &pod).await;
         assert_eq!(
             (status, &problem["code"]),
             (StatusCode::BAD_REQUEST, &json!("bad-request")),

@@ -14,9 +14,9 @@ use trial_protocol::DirectiveBody;
 use super::*;
 
 /// A body that arrives when the test sends it.
-struct Later(oneshot::Receiver<String>);
+struct DelayedBody(oneshot::Receiver<String>);
 
-impl http_body::Body for Later {
+impl http_body::Body for DelayedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -32,12 +32,15 @@ impl http_body::Body for Later {
     }
 }
 
-pub(super) fn open(bed: &Bed, trial: &str) -> (oneshot::Sender<String>, Request<Body>) {
+pub(super) fn open_report_request(
+    bed: &Bed,
+    trial: &str,
+) -> (oneshot::Sender<String>, Request<Body>) {
     let (send, body) = oneshot::channel();
     let request = Request::post("/api/v1/agent/reports")
         .header(header::AUTHORIZATION, bed.token("e", trial))
         .header("trialkeeper-attempt", "a")
-        .body(Body::new(Later(body)))
+        .body(Body::new(DelayedBody(body)))
         .unwrap();
     (send, request)
 }
@@ -46,8 +49,8 @@ pub(super) fn open(bed: &Bed, trial: &str) -> (oneshot::Sender<String>, Request<
 async fn a_directive_wakes_only_its_agent_and_is_on_the_next_ack() {
     let bed = Bed::new().await;
     let id = |id: &str| TrialJobId::new(id).unwrap();
-    let (to_t, t) = open(&bed, "t");
-    let (to_u, u) = open(&bed, "u");
+    let (to_t, t) = open_report_request(&bed, "t");
+    let (to_u, u) = open_report_request(&bed, "u");
     let (t, u) = (bed.send(t), bed.send(u));
     tokio::pin!(t, u);
     // A timeout of zero polls a request once.
@@ -71,7 +74,7 @@ async fn a_directive_wakes_only_its_agent_and_is_on_the_next_ack() {
     let (status, ack) = read(u.await).await;
     assert_eq!((status, &ack["through"], ack.get("directives")), (StatusCode::OK, &json!(4), None));
     // The directive was already announced, so it does not wake the next open request.
-    let (to_t, t) = open(&bed, "t");
+    let (to_t, t) = open_report_request(&bed, "t");
     let t = bed.send(t);
     tokio::pin!(t);
     assert!(timeout(patience, &mut t).await.is_err());
@@ -83,7 +86,7 @@ async fn a_directive_wakes_only_its_agent_and_is_on_the_next_ack() {
 #[tokio::test]
 async fn a_stopping_manager_answers_requests_that_only_wait() {
     let bed = Bed::new().await;
-    let (_keep, waiting) = open(&bed, "t");
+    let (_keep, waiting) = open_report_request(&bed, "t");
     let waiting = bed.send(waiting);
     tokio::pin!(waiting);
     assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());

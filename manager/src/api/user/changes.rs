@@ -54,7 +54,7 @@ impl From<Command> for Change {
 }
 
 impl Change {
-    async fn make(self, shared: &Shared) -> Result<(), Error> {
+    async fn apply(self, shared: &Shared) -> Result<(), Error> {
         let handle = &shared.state.handle;
         match self {
             Self::Command(command) => match handle.command(command).await {
@@ -89,7 +89,7 @@ async fn not_running_reason(shared: &Shared) -> CommandError {
 
 impl ChangeLog {
     /// Makes a change, unless it was already made with the same key.
-    pub(in crate::api) async fn make(
+    pub(in crate::api) async fn apply(
         &self,
         shared: &Shared,
         headers: &HeaderMap,
@@ -97,7 +97,7 @@ impl ChangeLog {
     ) -> Result<(), Error> {
         let change = change.into();
         let Some(key) = headers.get("idempotency-key") else {
-            return change.make(shared).await;
+            return change.apply(shared).await;
         };
         let key = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
         let key = key.ok_or_else(|| {
@@ -123,7 +123,7 @@ impl ChangeLog {
                 "this Idempotency-Key was used for another change".to_owned(),
             ));
         }
-        change.clone().make(shared).await?;
+        change.clone().apply(shared).await?;
         if made.len() >= MAX_REMEMBERED_CHANGES {
             made.pop_front();
         }
@@ -133,7 +133,7 @@ impl ChangeLog {
 }
 
 /// Responds that the change was accepted.
-fn accepted() -> Response {
+fn accepted_response() -> Response {
     (StatusCode::ACCEPTED, Json(json!({}))).into_response()
 }
 
@@ -170,7 +170,7 @@ pub(in crate::api) async fn add_trial(
         return Ok(trial);
     }
     let command = Command::AddTrial { trial: trial.clone(), parameters };
-    shared.changes.make(shared, headers, command).await?;
+    shared.changes.apply(shared, headers, command).await?;
     Ok(trial)
 }
 
@@ -211,8 +211,8 @@ pub(super) async fn kill(
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::StopTrial(trial)).await?;
+    Ok(accepted_response())
 }
 
 /// Runs an ended trial again, as a new attempt
@@ -228,8 +228,8 @@ pub(super) async fn retry(
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::RetryTrial(trial)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::RetryTrial(trial)).await?;
+    Ok(accepted_response())
 }
 
 /// Makes a trial's agent send the log lines that it still buffers
@@ -245,8 +245,8 @@ pub(super) async fn flush(
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::FlushTrial(trial)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::FlushTrial(trial)).await?;
+    Ok(accepted_response())
 }
 
 /// The new level of an agent's own log.
@@ -293,8 +293,8 @@ pub(super) async fn log_level(
         Level::Info => LogLevel::Info,
         Level::Debug => LogLevel::Debug,
     };
-    shared.changes.make(&shared, &headers, Command::SetLogLevel(trial, level)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::SetLogLevel(trial, level)).await?;
+    Ok(accepted_response())
 }
 
 /// Stops the experiment's trials; the experiment can be resumed
@@ -309,8 +309,8 @@ pub(super) async fn stop(
     State(shared): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Change::Stop).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Change::Stop).await?;
+    Ok(accepted_response())
 }
 
 /// New limits. An absent limit stays unchanged.
@@ -353,8 +353,8 @@ pub(super) async fn limit(
     }
     let limits =
         NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
-    shared.changes.make(&shared, &headers, Command::ChangeLimits(limits)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::ChangeLimits(limits)).await?;
+    Ok(accepted_response())
 }
 
 /// Imports results of other searches for the tuner
@@ -374,8 +374,8 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<Response, Error> {
     let list = large_json_body(request).await?;
-    shared.changes.make(&shared, &headers, Command::ImportResults(list)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::ImportResults(list)).await?;
+    Ok(accepted_response())
 }
 
 /// Replaces the search space for further trials
@@ -394,6 +394,6 @@ pub(super) async fn search_space(
     request: Request,
 ) -> Result<Response, Error> {
     let space = large_json_body(request).await?;
-    shared.changes.make(&shared, &headers, Command::ChangeSpace(space)).await?;
-    Ok(accepted())
+    shared.changes.apply(&shared, &headers, Command::ChangeSpace(space)).await?;
+    Ok(accepted_response())
 }

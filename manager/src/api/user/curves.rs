@@ -1,4 +1,4 @@
-//! The curves of many trials in one response, thinned and bounded.
+//! The curves of many trials in one response, thinned and number_within.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
-use super::experiment::shown;
-use super::query_extractor::{CheckedQuery, bounded};
+use super::experiment::present_view;
+use super::query_extractor::{CheckedQuery, number_within};
 use super::trials::{ValuesQuery, metric_page};
 use crate::search::class_args::parse_direction;
 use crate::view::chosen_curves;
@@ -80,7 +80,7 @@ pub(in crate::api) struct TrialCurve {
 
 /// Returns the intermediate results of the best and the newest trials
 ///
-/// The curves are thinned, and the time is bounded: fewer trials are read if they are long.
+/// The curves are thinned, and the time is number_within: fewer trials are read if they are long.
 #[utoipa::path(
     get, path = "/api/v1/experiment/curves", tag = "experiment", params(CurvesQuery),
     responses((status = 200, body = Curves)),
@@ -90,10 +90,10 @@ pub(super) async fn curves(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<CurvesQuery>,
 ) -> Result<Json<Curves>, Error> {
-    let points = bounded("points", query.points, POINT_BOUNDS.0, POINT_BOUNDS.1)?;
-    let count = bounded("trials", query.trials, TRIAL_BOUNDS.0, TRIAL_BOUNDS.1)?;
-    let snapshot = shared.state.board.refresh().await?;
-    let direction = shown(&shared, &snapshot).await?.optimize_mode;
+    let points = number_within("points", query.points, POINT_BOUNDS.0, POINT_BOUNDS.1)?;
+    let count = number_within("trials", query.trials, TRIAL_BOUNDS.0, TRIAL_BOUNDS.1)?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let direction = present_view(&shared, &snapshot).await?.optimize_mode;
     let direction = parse_direction(direction).unwrap_or(Direction::Maximize);
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut chosen = chosen_curves(&snapshot, direction, count);

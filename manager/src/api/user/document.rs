@@ -32,18 +32,18 @@ fn generate() -> Value {
         components.add_security_scheme("token", token);
     }
     let mut document = serde_json::to_value(document).unwrap_or_default();
-    document["components"]["schemas"]["Problem"] = problem();
+    document["components"]["schemas"]["Problem"] = problem_schema();
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     for (path, methods) in paths.into_iter().flatten() {
         for (_, operation) in methods.as_object_mut().into_iter().flatten() {
-            complete(path, operation);
+            complete_operation(path, operation);
         }
     }
     document
 }
 
 /// Returns the schema of the refusals that `error.rs` creates.
-fn problem() -> Value {
+fn problem_schema() -> Value {
     json!({
         "type": "object",
         "description": "The reason why a request was refused (RFC 9457).",
@@ -60,7 +60,7 @@ fn problem() -> Value {
 
 /// Adds the common parts to an operation: the form of ids and keys, and the refusals that are possible for every
 /// operation.
-fn complete(path: &str, operation: &mut Value) {
+fn complete_operation(path: &str, operation: &mut Value) {
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
         let schema = match parameter.get("name").and_then(Value::as_str) {

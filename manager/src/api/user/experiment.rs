@@ -23,7 +23,7 @@ use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 const MAX_CODE_VERSIONS: u32 = 20;
 
 /// Returns the present view of the experiment.
-pub(in crate::api) async fn shown(
+pub(in crate::api) async fn present_view(
     shared: &Shared,
     snapshot: &Snapshot,
 ) -> Result<ExperimentView, Error> {
@@ -51,7 +51,7 @@ pub(in crate::api) async fn shown(
         let placed = state.store.attempt_records().all_parts().await?;
         service_part::views(parts, snapshot, &placed, &status)
     };
-    let packages = state.place.folder.join(PACKAGES_FILE);
+    let packages = state.server_info.folder.join(PACKAGES_FILE);
     let packages = packages.is_file().then(|| packages.display().to_string());
     let trouble = ill.or(shown.trouble);
     let shown = ExperimentView { trouble, packages_file: packages, training_services, ..shown };
@@ -67,8 +67,8 @@ pub(super) async fn experiment(
     _: User,
     State(shared): State<Shared>,
 ) -> Result<Json<ExperimentView>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
-    Ok(Json(shown(&shared, &snapshot).await?))
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    Ok(Json(present_view(&shared, &snapshot).await?))
 }
 
 /// Returns the experiment's configuration, checked and complete, without secrets
@@ -85,7 +85,7 @@ pub(super) async fn configuration(
 }
 
 /// Returns the finite final result of a succeeded trial.
-pub(super) fn result(trial: &TrialSummary) -> Option<f64> {
+pub(super) fn final_result(trial: &TrialSummary) -> Option<f64> {
     trial.number().filter(|number| trial.state == JobState::Succeeded && number.is_finite())
 }
 
@@ -107,8 +107,8 @@ pub(super) async fn importance(
     _: User,
     State(shared): State<Shared>,
 ) -> Result<Json<Vec<Importance>>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
-    let direction = shown(&shared, &snapshot).await?.optimize_mode;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let direction = present_view(&shared, &snapshot).await?.optimize_mode;
     Ok(Json(parameter_importance(&snapshot, &axes(&shared).await?, direction)))
 }
 
@@ -119,7 +119,7 @@ pub(in crate::api) fn parameter_importance(
     direction: &str,
 ) -> Vec<Importance> {
     let number = |trial: &TrialSummary| match trial.state {
-        JobState::EarlyStopped => provisional(trial),
+        JobState::EarlyStopped => provisional_result(trial),
         JobState::Waiting
         | JobState::Running
         | JobState::Succeeded
@@ -127,7 +127,7 @@ pub(in crate::api) fn parameter_importance(
         | JobState::UserCanceled
         | JobState::SysCanceled
         | JobState::Lost
-        | JobState::Unknown => result(trial),
+        | JobState::Unknown => final_result(trial),
     };
     importance_by(snapshot, axes, direction, number)
 }
@@ -148,7 +148,7 @@ pub(in crate::api) fn importance_by(
 }
 
 /// Returns the latest finite result of a trial that has not succeeded.
-pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
+pub(super) fn provisional_result(trial: &TrialSummary) -> Option<f64> {
     let latest = || MetricValue::from(trial.latest.clone()?).number();
     let number = trial.number().or_else(latest).filter(|number| number.is_finite());
     number.filter(|_| trial.state != JobState::Succeeded)
@@ -156,11 +156,11 @@ pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
 
 /// Returns the parameters of the search space, in its order. Empty if the space has a form of the tuner's own.
 pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
-    Ok(space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
+    Ok(search_space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
 }
 
 /// Returns the search space. `None` if it has a form of the tuner's own.
-pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
+pub(in crate::api) async fn search_space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
     Ok(space.and_then(Result::ok))

@@ -34,7 +34,7 @@ pub(super) async fn origins(
     _: User,
     State(shared): State<Shared>,
 ) -> Result<Json<BTreeMap<String, TrialOrigin>>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     Ok(Json(origins_of(&shared, &snapshot).await?))
 }
 
@@ -66,13 +66,13 @@ pub(super) async fn export(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
     let query = query.unwrap_or_default();
-    let ExportQuery { format, chosen, list: query } = ExportQuery::read(&query)?;
-    let snapshot = shared.state.board.refresh().await?;
+    let ExportQuery { format, selected, list: query } = ExportQuery::read(&query)?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let listed = table::page(&snapshot.trials, &table_query(&query)?, None, usize::MAX, now_ms)
         .map_err(|error| Error::BadRequest(error.to_string()))?;
-    let is_chosen = |id: &str| chosen.is_empty() || chosen.contains(id);
-    let trials = listed.rows.into_iter().filter(|trial| is_chosen(&trial.id));
+    let is_selected = |id: &str| selected.is_empty() || selected.contains(id);
+    let trials = listed.rows.into_iter().filter(|trial| is_selected(&trial.id));
     let origins = origins_of(&shared, &snapshot).await?;
     let trials = trials.map(|trial| {
         let mut value = serde_json::to_value(trial).unwrap_or_default();
@@ -82,14 +82,15 @@ pub(super) async fn export(
         value
     });
     let trials: Vec<Value> = trials.collect();
-    let experiment = shared.state.place.folder.file_name().unwrap_or_default().to_string_lossy();
+    let experiment =
+        shared.state.server_info.folder.file_name().unwrap_or_default().to_string_lossy();
     let name = match trials.as_slice() {
-        [one] if !chosen.is_empty() => format!("{experiment}-trial-{}", one["sequence"]),
+        [one] if !selected.is_empty() => format!("{experiment}-trial-{}", one["sequence"]),
         _ => experiment.into_owned(),
     };
     let (kind, body) = match format {
         "csv" => ("text/csv; charset=utf-8", Body::from(trials_csv(&trials))),
-        "json" => ("application/json", Body::from_stream(list(shared, trials))),
+        "json" => ("application/json", Body::from_stream(stream_json(shared, trials))),
         other => {
             return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
         }
@@ -108,28 +109,28 @@ pub(super) async fn export(
 struct ExportQuery<'a> {
     format: &'a str,
     /// The ids of the trials. Empty if all trials of the list are selected.
-    chosen: HashSet<&'a str>,
+    selected: HashSet<&'a str>,
     /// The list from which the trials are selected.
     list: ListQuery,
 }
 
 impl<'a> ExportQuery<'a> {
     fn read(query: &'a str) -> Result<Self, Error> {
-        let (mut format, mut chosen, mut rest) = ("csv", HashSet::new(), Vec::new());
+        let (mut format, mut selected, mut rest) = ("csv", HashSet::new(), Vec::new());
         for pair in query.split('&') {
             match pair.split_once('=') {
                 Some(("format", value)) => format = value,
-                Some(("trial", value)) => drop(chosen.insert(value)),
+                Some(("trial", value)) => drop(selected.insert(value)),
                 _ => rest.push(pair),
             }
         }
         let CheckedQuery(list) = CheckedQuery::of_text(&rest.join("&"))?;
-        Ok(Self { format, chosen, list })
+        Ok(Self { format, selected, list })
     }
 }
 
 /// Returns the trials with their metrics as pieces of a JSON list. Only one trial is in memory at a time.
-fn list(
+fn stream_json(
     shared: Shared,
     trials: Vec<Value>,
 ) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
@@ -139,7 +140,7 @@ fn list(
         let shared = shared.clone();
         async move {
             let before = if place == 0 { "[\n" } else { ",\n" };
-            let metrics = metrics(&shared, &trial).await;
+            let metrics = read_metrics(&shared, &trial).await;
             let metrics = metrics.map_err(|error| std::io::Error::other(error.parts().2))?;
             Ok(Bytes::from(format!("{before}{}", json_entry(&trial, &metrics))))
         }
@@ -148,7 +149,7 @@ fn list(
     entries.chain(futures_util::stream::once(async move { Ok(Bytes::from(end)) }))
 }
 
-async fn metrics(shared: &Shared, trial: &Value) -> Result<Vec<Value>, Error> {
+async fn read_metrics(shared: &Shared, trial: &Value) -> Result<Vec<Value>, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let id = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
     let (mut all, mut after) = (Vec::new(), None);

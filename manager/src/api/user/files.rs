@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::super::access::auth::User;
 use super::super::{Error, Shared, percent};
 use super::query_extractor::{CheckedQuery, TrialPath};
-use super::trials::attempt;
+use super::trials::requested_attempt;
 use crate::code_archive::version::diff_file;
 use crate::trial_files::{self, TrialFiles};
 use crate::util::layout::DIFFS_FOLDER;
@@ -74,7 +74,7 @@ pub(super) async fn file(
     TrialPath(id): TrialPath,
     CheckedQuery(FileQuery { name }): CheckedQuery<FileQuery>,
 ) -> Result<Response, Error> {
-    let saved_as = percent::encoded(name.rsplit('/').next().unwrap_or_default());
+    let saved_as = percent::encode(name.rsplit('/').next().unwrap_or_default());
     let file = read_folder(&shared, &id, move |folder| {
         let file = trial_files::open(folder, &name)?;
         let bytes = file.metadata()?.len();
@@ -127,13 +127,13 @@ pub(in crate::api) async fn code_diff(
     id: &TrialJobId,
 ) -> Result<Option<String>, Error> {
     let state = &shared.state;
-    let detail = view::detail(&state.board, &state.store, id).await?;
+    let detail = view::detail(&state.trial_cache, &state.store, id).await?;
     let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
     let digest = detail.code.and_then(|code| code.git?.diff_sha256);
     // Checked because the digest becomes part of a path.
     let is_digest = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let Some(digest) = digest.filter(is_digest) else { return Ok(None) };
-    let file = diff_file(&state.place.folder.join(DIFFS_FOLDER), &digest);
+    let file = diff_file(&state.server_info.folder.join(DIFFS_FOLDER), &digest);
     Ok(tokio::fs::read(file).await.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
@@ -144,8 +144,8 @@ async fn read_folder<T: Send + 'static>(
     read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     // An unknown trial is refused as such.
-    attempt(shared, id, None).await?;
-    let folder = shared.state.place.folder.join(id.as_str());
+    requested_attempt(shared, id, None).await?;
+    let folder = shared.state.server_info.folder.join(id.as_str());
     let result = tokio::task::spawn_blocking(move || read(&folder)).await;
     result.map_err(io::Error::other).flatten().map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {

@@ -18,11 +18,11 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::access::auth::User;
 use super::super::server::response_memory::AddressMemory;
 use super::super::{Error, Shared};
-use super::experiment::shown;
-use super::log::{LineTimeView, times, unfinished};
+use super::experiment::present_view;
+use super::log::{LineTimeView, incomplete_bytes, line_times};
 use super::query_extractor::{CheckedQuery, TrialPath};
 use super::silent_agent_output::{self, SilentOutput, UnreportedOutput};
-use super::trials::{MetricView, SampleView, attempt};
+use super::trials::{MetricView, SampleView, requested_attempt};
 use crate::job_state::JobState;
 use crate::store;
 
@@ -127,7 +127,7 @@ impl EventStream {
 }
 
 /// Opens a stream, to which `follow` writes.
-fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
+fn open_stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     shared: Shared,
     allowance: AddressMemory,
     follow: impl FnOnce(EventStream) -> F,
@@ -180,8 +180,8 @@ pub(super) async fn events(
     };
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
-    let first = shared.state.board.refresh().await?;
-    Ok(stream(shared, allowance, move |mut line| async move {
+    let first = shared.state.trial_cache.refresh().await?;
+    Ok(open_stream(shared, allowance, move |mut line| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
         // A resumed stream first sends the trials that changed meanwhile, and all that have not ended.
@@ -207,7 +207,7 @@ pub(super) async fn events(
             }
             sent_through = snapshot.through;
             let id = sent_through.to_string();
-            let shown = shown(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
+            let shown = present_view(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
             let now = serde_json::to_string(&shown).map_err(|_| StreamClosed)?;
             // A change of the run time alone is not sent, because clients have clocks.
             let timeless =
@@ -222,7 +222,7 @@ pub(super) async fn events(
                 return line.wait_for_disconnect().await;
             }
             continues = line.pause(&mut commits).await?;
-            snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
+            snapshot = line.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
             news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
             seen = snapshot.revision;
         }
@@ -305,17 +305,18 @@ pub(super) async fn trial_events(
         None => SeenPart::NOTHING,
     };
     // An unknown trial is refused before the stream begins.
-    attempt(&shared, &trial, None).await?;
+    requested_attempt(&shared, &trial, None).await?;
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
-    Ok(stream(shared, allowance, move |mut line| async move {
+    Ok(open_stream(shared, allowance, move |mut line| async move {
         let mut seen = seen;
         let mut revision = None;
         let mut output = SilentOutput::default();
         let mut continues = true;
         loop {
             // Read first: the reports before the trial's end are then sent before its end.
-            let snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
+            let snapshot =
+                line.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
             let summary = snapshot.find(trial.as_str()).ok_or(StreamClosed)?;
             let ended = summary.state.is_final();
             let is_silent = silent_agent_output::is_silent(summary.state);
@@ -325,7 +326,7 @@ pub(super) async fn trial_events(
             // The client received output that the agent has not reported. The agent's own output waits until the
             // trial's state shows that the agent reports, because the client must first get `attempt`.
             if !(is_silent && output.was_sent) {
-                while send_news(&mut line, &trial, &mut seen, ended).await? {}
+                while send_changes(&mut line, &trial, &mut seen, ended).await? {}
             }
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
@@ -378,7 +379,7 @@ async fn silent_time(
     if state != JobState::Lost {
         return Ok(None);
     }
-    let latest = attempt(shared, trial, None).await.map_err(|_| StreamClosed)?;
+    let latest = requested_attempt(shared, trial, None).await.map_err(|_| StreamClosed)?;
     let now_ms = shared.state.clock.now_ms();
     Ok(latest
         .and_then(|latest| u64::try_from(now_ms - latest.last_heard_ms).ok())
@@ -386,13 +387,15 @@ async fn silent_time(
 }
 
 /// Sends the news of a trial, which may have ended. Returns `true` if there may be more.
-async fn send_news(
+async fn send_changes(
     line: &mut EventStream,
     trial: &TrialJobId,
     seen: &mut SeenPart,
     ended: bool,
 ) -> Result<bool, StreamClosed> {
-    let Some(attempt) = attempt(&line.shared, trial, None).await.map_err(|_| StreamClosed)? else {
+    let Some(attempt) =
+        requested_attempt(&line.shared, trial, None).await.map_err(|_| StreamClosed)?
+    else {
         return Ok(false);
     };
     if attempt.key != seen.attempt {
@@ -429,7 +432,7 @@ async fn send_news(
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {
-            let cut = unfinished(&part.bytes);
+            let cut = incomplete_bytes(&part.bytes);
             part.bytes.truncate(part.bytes.len() - cut);
             part.next -= u64::try_from(cut).unwrap_or(0);
         }
@@ -437,7 +440,7 @@ async fn send_news(
             *place = part.next;
             more |= part.next < part.end;
             let text = String::from_utf8_lossy(&part.bytes).into_owned();
-            let event = LogEvent { stream: word, from: part.from, text, times: times(&part) };
+            let event = LogEvent { stream: word, from: part.from, text, times: line_times(&part) };
             line.send_event("log", &seen.write(), &event).await?;
         }
     }

@@ -13,8 +13,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::access::auth::User;
 use super::super::server::response_memory::AddressMemory;
 use super::super::{Error, Shared};
-use super::query_extractor::{CheckedQuery, TrialPath, bounded};
-use super::trials::attempt;
+use super::query_extractor::{CheckedQuery, TrialPath, number_within};
+use super::trials::requested_attempt;
 use crate::store::{AttemptRow, LineTime, LogPart};
 
 /// The default and the maximum size of a part, in bytes.
@@ -78,7 +78,7 @@ pub(in crate::api) struct LineTimeView {
 }
 
 /// Returns the times of a part in the form of the API.
-pub(super) fn times(part: &LogPart) -> Vec<LineTimeView> {
+pub(super) fn line_times(part: &LogPart) -> Vec<LineTimeView> {
     let view =
         |time: &LineTime| LineTimeView { line: time.line, observed_at_ms: time.observed_at_ms };
     part.times.iter().map(view).collect()
@@ -101,7 +101,7 @@ pub(in crate::api) async fn output_attempt(
     id: &TrialJobId,
     named: Option<&str>,
 ) -> Result<Option<AttemptRow>, Error> {
-    let named_attempt = attempt(shared, id, named).await?;
+    let named_attempt = requested_attempt(shared, id, named).await?;
     if named.is_some() {
         Ok(named_attempt)
     } else {
@@ -110,13 +110,13 @@ pub(in crate::api) async fn output_attempt(
 }
 
 /// Returns the part that the request names.
-pub(in crate::api) async fn view(
+pub(in crate::api) async fn log_view(
     shared: &Shared,
     id: &TrialJobId,
     query: &LogQuery,
 ) -> Result<LogView, Error> {
     let stream = stream_of(query.stream.as_deref())?;
-    let limit = bounded("limit", query.limit, PART_BOUNDS.0, PART_BOUNDS.1)?;
+    let limit = number_within("limit", query.limit, PART_BOUNDS.0, PART_BOUNDS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let Some(attempt) = output_attempt(shared, id, query.attempt.as_deref()).await? else {
         return Ok(LogView::default());
@@ -129,10 +129,12 @@ pub(in crate::api) async fn view(
     let part = store.logs().read_part(attempt.key, stream, from, limit).await?;
     // A character that the part's end cuts off belongs to the next part, which may not have arrived yet. A part that
     // contains nothing else is returned unchanged; otherwise the client would request it again and again.
-    let cut = if part.next < part.end || !attempt.ended { unfinished(&part.bytes) } else { 0 };
+    let cut =
+        if part.next < part.end || !attempt.ended { incomplete_bytes(&part.bytes) } else { 0 };
     let cut = if cut < part.bytes.len() { cut } else { 0 };
     // The requested end of a stream may begin within a character.
-    let skipped = if query.tail.is_some() && from > 0 { continued(&part.bytes) } else { 0 };
+    let skipped =
+        if query.tail.is_some() && from > 0 { continuation_bytes(&part.bytes) } else { 0 };
     let whole = &part.bytes[skipped..(part.bytes.len() - cut).max(skipped)];
     Ok(LogView {
         attempt: Some(attempt.attempt.to_string()),
@@ -140,17 +142,17 @@ pub(in crate::api) async fn view(
         next: part.next - u64::try_from(cut).unwrap_or(0),
         end: part.end,
         text: String::from_utf8_lossy(whole).into_owned(),
-        times: times(&part),
+        times: line_times(&part),
     })
 }
 
 /// Returns the number of bytes at the beginning that belong to a character that began earlier.
-fn continued(bytes: &[u8]) -> usize {
+fn continuation_bytes(bytes: &[u8]) -> usize {
     bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count()
 }
 
 /// Returns the number of bytes at the end that begin an incomplete character.
-pub(super) fn unfinished(bytes: &[u8]) -> usize {
+pub(super) fn incomplete_bytes(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let byte = bytes[bytes.len() - back];
         let length = match byte {
@@ -177,7 +179,7 @@ pub(super) async fn part(
     TrialPath(id): TrialPath,
     CheckedQuery(query): CheckedQuery<LogQuery>,
 ) -> Result<Json<LogView>, Error> {
-    Ok(Json(view(&shared, &id, &query).await?))
+    Ok(Json(log_view(&shared, &id, &query).await?))
 }
 
 /// Returns a whole stream of a trial's current attempt, as bytes
@@ -245,10 +247,10 @@ mod tests {
             (b"\xc3", 1), (b"", 0), (b"a\xff", 0), (b"a\x80\x80\x80", 0),
         ];
         for (bytes, expected) in table {
-            assert_eq!(unfinished(bytes), expected, "{bytes:?}");
+            assert_eq!(incomplete_bytes(bytes), expected, "{bytes:?}");
         }
         assert_eq!(
-            [&b"\x82\xacx"[..], b"x", b"", b"\x80\x80\x80\x80"].map(continued),
+            [&b"\x82\xacx"[..], b"x", b"", b"\x80\x80\x80\x80"].map(continuation_bytes),
             [2, 0, 0, 3]
         );
     }

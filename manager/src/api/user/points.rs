@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
-use super::experiment::{axes, improvements_of, provisional, result, shown};
+use super::experiment::{axes, final_result, improvements_of, present_view, provisional_result};
 use super::query_extractor::CheckedQuery;
 use crate::job_state::JobState;
 use crate::search::repeats::Estimate;
@@ -120,7 +120,7 @@ fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveC
 }
 
 /// Rounds a value to the precision of a chart.
-fn rounded(value: &Value) -> Value {
+fn round_value(value: &Value) -> Value {
     let text = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
     let number = text.and_then(|text| text.parse::<f64>().ok());
     number.map_or_else(|| value.clone(), Value::from)
@@ -136,7 +136,7 @@ fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points 
             }
             let empty = || Value::Array(vec![Value::Null; trials.len()]);
             if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
-                column[at] = rounded(value);
+                column[at] = round_value(value);
             }
         }
     }
@@ -144,7 +144,7 @@ fn points(snapshot: &Snapshot, maximize: bool, more: OptionalColumns) -> Points 
         sequence: trials.iter().map(|trial| trial.sequence).collect(),
         id: trials.iter().map(|trial| trial.id.clone()).collect(),
         state: trials.iter().map(|trial| trial.state.as_str()).collect(),
-        last: trials.iter().map(|trial| result(trial)).collect(),
+        last: trials.iter().map(|trial| final_result(trial)).collect(),
         parameters,
         means: (snapshot.repeats > 1).then(|| trials.iter().map(|trial| mean(trial)).collect()),
         improvements: improvements_of(snapshot, maximize),
@@ -159,7 +159,7 @@ fn mean(trial: &TrialSummary) -> Option<f64> {
 }
 
 /// Returns the names of the columns in a query.
-fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
+fn column_names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
     let words = query.columns.as_deref().unwrap_or_default().split(',').map(str::trim);
     let names: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     match names.iter().find(|name| !OPTIONAL_COLUMNS.contains(name)) {
@@ -172,11 +172,15 @@ fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
 }
 
 /// Returns a column with a value of each trial, if the request names it.
-fn column<T>(wanted: bool, snapshot: &Snapshot, of: impl Fn(&TrialSummary) -> T) -> Option<Vec<T>> {
+fn column_if_requested<T>(
+    wanted: bool,
+    snapshot: &Snapshot,
+    of: impl Fn(&TrialSummary) -> T,
+) -> Option<Vec<T>> {
     wanted.then(|| snapshot.trials.iter().map(|trial| of(trial)).collect())
 }
 
-async fn more(
+async fn optional_columns(
     shared: &Shared,
     snapshot: &Snapshot,
     names: &[&str],
@@ -197,13 +201,13 @@ async fn more(
     let host = |trial: &TrialSummary| last.get(&trial.sequence).and_then(|span| span.host.clone());
     let attempts = |trial: &TrialSummary| last.get(&trial.sequence).map_or(0, |span| span.number);
     Ok(OptionalColumns {
-        created: column(has("created"), snapshot, |trial| trial.created_at_ms),
-        started: column(has("started"), snapshot, |trial| trial.started_at_ms),
-        ended: column(has("ended"), snapshot, |trial| trial.ended_at_ms),
-        cause: column(has("cause"), snapshot, |trial| trial.cause.clone()),
-        latest: column(has("latest"), snapshot, provisional),
-        host: column(has("host"), snapshot, host),
-        attempts: column(has("attempts"), snapshot, attempts),
+        created: column_if_requested(has("created"), snapshot, |trial| trial.created_at_ms),
+        started: column_if_requested(has("started"), snapshot, |trial| trial.started_at_ms),
+        ended: column_if_requested(has("ended"), snapshot, |trial| trial.ended_at_ms),
+        cause: column_if_requested(has("cause"), snapshot, |trial| trial.cause.clone()),
+        latest: column_if_requested(has("latest"), snapshot, provisional_result),
+        host: column_if_requested(has("host"), snapshot, host),
+        attempts: column_if_requested(has("attempts"), snapshot, attempts),
         space: if has("space") { Some(axes(shared).await?) } else { None },
         objectives: has("objectives")
             .then(|| objectives.into_iter().map(|one| objective_column(snapshot, one)).collect()),
@@ -220,11 +224,11 @@ pub(super) async fn points_route(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<PointsQuery>,
 ) -> Result<Json<Points>, Error> {
-    let names = names(&query)?;
-    let snapshot = shared.state.board.refresh().await?;
-    let shown = shown(&shared, &snapshot).await?;
+    let names = column_names(&query)?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
+    let shown = present_view(&shared, &snapshot).await?;
     let maximize = shown.optimize_mode == "maximize";
-    let more = more(&shared, &snapshot, &names, shown.objectives).await?;
+    let more = optional_columns(&shared, &snapshot, &names, shown.objectives).await?;
     Ok(Json(points(&snapshot, maximize, more)))
 }
 
@@ -244,7 +248,7 @@ mod tests {
             (json!("relu"), json!("relu")),
         ];
         for (value, shown) in table {
-            assert_eq!(rounded(&value), shown);
+            assert_eq!(round_value(&value), shown);
         }
     }
 }

@@ -96,7 +96,7 @@ async fn json_body_within<T: DeserializeOwned>(
 }
 
 /// Returns a number of a query, if it is in the allowed range.
-pub(in crate::api) fn bounded(
+pub(in crate::api) fn number_within(
     name: &str,
     asked: Option<u32>,
     usual: u32,

@@ -10,7 +10,7 @@ use trial_protocol::TrialJobId;
 use utoipa::ToSchema;
 
 use super::super::Shared;
-use super::log::unfinished;
+use super::log::incomplete_bytes;
 use crate::job_state::JobState;
 use crate::training_service::Output;
 
@@ -35,10 +35,10 @@ pub(super) struct UnreportedOutput {
 #[derive(Default)]
 pub(super) struct SilentOutput {
     open: Option<Output>,
-    /// The bytes of an incomplete character.
-    rest: Vec<u8>,
+    /// The bytes that have not been sent, such as those of an incomplete character.
+    pending_bytes: Vec<u8>,
     /// The earliest time of the next request to the platform.
-    again: Option<Instant>,
+    next_request: Option<Instant>,
     /// The time of the last output.
     last: Option<Instant>,
     /// `true` if the platform can never provide the output.
@@ -59,9 +59,9 @@ impl SilentOutput {
             return std::future::pending().await;
         };
         while self.open.is_none() {
-            sleep_until(self.again.unwrap_or_else(Instant::now)).await;
+            sleep_until(self.next_request.unwrap_or_else(Instant::now)).await;
             let ago = self.last.map(|last| last.elapsed()).or(silent_for);
-            self.again = Some(Instant::now() + RETRY_PAUSE);
+            self.next_request = Some(Instant::now() + RETRY_PAUSE);
             match service.output(trial, ago).await {
                 Some(Ok(output)) => self.open = Some(output),
                 Some(Err(why)) => {
@@ -76,7 +76,7 @@ impl SilentOutput {
 
     async fn gather(&mut self) -> UnreportedOutput {
         // Output that a dropped call left is sent soon.
-        let left = self.rest.len() > unfinished(&self.rest);
+        let left = self.pending_bytes.len() > incomplete_bytes(&self.pending_bytes);
         let mut until = left.then(|| Instant::now() + GATHER_TIME);
         loop {
             let piece = async {
@@ -97,15 +97,15 @@ impl SilentOutput {
                 break;
             };
             self.last = Some(Instant::now());
-            self.rest.extend(piece);
-            if self.rest.len() >= MAX_OUTPUT_BYTES {
+            self.pending_bytes.extend(piece);
+            if self.pending_bytes.len() >= MAX_OUTPUT_BYTES {
                 break;
             }
             until = until.or(Some(Instant::now() + GATHER_TIME));
         }
-        let cut = if self.open.is_some() { unfinished(&self.rest) } else { 0 };
-        let rest = self.rest.split_off(self.rest.len() - cut);
-        let whole = std::mem::replace(&mut self.rest, rest);
+        let cut = if self.open.is_some() { incomplete_bytes(&self.pending_bytes) } else { 0 };
+        let rest = self.pending_bytes.split_off(self.pending_bytes.len() - cut);
+        let whole = std::mem::replace(&mut self.pending_bytes, rest);
         self.was_sent |= !whole.is_empty();
         UnreportedOutput { text: String::from_utf8_lossy(&whole).into_owned(), why: None }
     }

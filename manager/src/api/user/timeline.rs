@@ -80,7 +80,7 @@ fn timeline(mut spans: Vec<AttemptSpan>, now: i64) -> Timeline {
 
 /// Returns the machine of each trial's latest attempt that named one, by the trial's position.
 pub(in crate::api) async fn machines(shared: &Shared) -> Result<HashMap<u64, String>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let spans = spans(shared, &snapshot).await?;
     Ok(spans.into_iter().filter_map(|span| Some((span.sequence, span.host?))).collect())
 }
@@ -94,7 +94,7 @@ pub(super) async fn timeline_route(
     _: User,
     State(shared): State<Shared>,
 ) -> Result<Json<Timeline>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let spans = spans(&shared, &snapshot).await?;
     Ok(Json(timeline(spans, shared.state.clock.now_ms())))
 }

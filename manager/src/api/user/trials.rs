@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
-use super::query_extractor::{CheckedQuery, TrialPath, bounded};
+use super::query_extractor::{CheckedQuery, TrialPath, number_within};
 use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
@@ -94,11 +94,14 @@ pub(super) fn table_query(query: &ListQuery) -> Result<TableQuery, Error> {
 }
 
 /// Returns the page that the request names.
-pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
+pub(in crate::api) async fn trial_page(
+    shared: &Shared,
+    query: &ListQuery,
+) -> Result<TrialPage, Error> {
     let wanted = table_query(query)?;
-    let limit = bounded("limit", query.limit, PAGE_BOUNDS.0, PAGE_BOUNDS.1)?;
+    let limit = number_within("limit", query.limit, PAGE_BOUNDS.0, PAGE_BOUNDS.1)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let snapshot = shared.state.board.refresh().await?;
+    let snapshot = shared.state.trial_cache.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let page = table::page(&snapshot.trials, &wanted, cursor, limit, now_ms)
@@ -118,7 +121,7 @@ pub(super) async fn list(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<ListQuery>,
 ) -> Result<Json<TrialPage>, Error> {
-    Ok(Json(page(&shared, &query).await?))
+    Ok(Json(trial_page(&shared, &query).await?))
 }
 
 /// Returns a trial: parameters, attempts, timeline, verdict with its evidence
@@ -132,7 +135,7 @@ pub(super) async fn one(
     TrialPath(id): TrialPath,
 ) -> Result<Json<TrialDetail>, Error> {
     let state = &shared.state;
-    let detail = view::detail(&state.board, &state.store, &id).await?;
+    let detail = view::detail(&state.trial_cache, &state.store, &id).await?;
     Ok(Json(detail.ok_or(Error::UnknownTrial(id))?))
 }
 
@@ -237,7 +240,7 @@ pub(in crate::api) struct MetricPage {
 }
 
 /// Returns the attempt that the request names, if it has reported; the current one by default.
-pub(in crate::api) async fn attempt(
+pub(in crate::api) async fn requested_attempt(
     shared: &Shared,
     id: &TrialJobId,
     name: Option<&str>,
@@ -263,7 +266,7 @@ pub(in crate::api) async fn metric_page(
     id: &TrialJobId,
     query: &ValuesQuery,
 ) -> Result<MetricPage, Error> {
-    let limit = bounded("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
+    let limit = number_within("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
     let kind = match query.r#type.as_deref() {
         None => None,
         Some("intermediate") => Some(MetricKind::Intermediate),
@@ -276,7 +279,7 @@ pub(in crate::api) async fn metric_page(
     let store = &shared.state.store;
     let attempt = match query.attempt.as_deref() {
         None => store.queries().reporting_attempt(id).await?,
-        named => attempt(shared, id, named).await?,
+        named => requested_attempt(shared, id, named).await?,
     };
     let Some(attempt) = attempt else { return Ok(MetricPage::default()) };
     let wanted = |row: &MetricRow| {
@@ -292,9 +295,9 @@ pub(in crate::api) async fn metric_page(
         let metrics = rows.into_iter().filter(wanted).map(MetricView::from).collect();
         return Ok(MetricPage { attempt: name, metrics, next });
     };
-    let points = bounded("points", Some(points), points, VALUE_BOUNDS.1)?;
+    let points = number_within("points", Some(points), points, VALUE_BOUNDS.1)?;
     let points = usize::try_from(points).unwrap_or(usize::MAX);
-    let objective = shared.state.board.objective();
+    let objective = shared.state.trial_cache.objective();
     // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
     let mut curves: HashMap<String, CurveDownsampler<MetricRow>> = HashMap::new();
     loop {
@@ -366,8 +369,8 @@ pub(in crate::api) async fn sample_page(
     id: &TrialJobId,
     query: &ValuesQuery,
 ) -> Result<SamplePage, Error> {
-    let limit = bounded("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
-    let Some(attempt) = attempt(shared, id, query.attempt.as_deref()).await? else {
+    let limit = number_within("limit", query.limit, VALUE_BOUNDS.0, VALUE_BOUNDS.1)?;
+    let Some(attempt) = requested_attempt(shared, id, query.attempt.as_deref()).await? else {
         return Ok(SamplePage::default());
     };
     let store = &shared.state.store;
@@ -376,7 +379,7 @@ pub(in crate::api) async fn sample_page(
     let mut thinned = match query.points {
         None => None,
         Some(points) => {
-            let points = bounded("points", Some(points), points, VALUE_BOUNDS.1)?;
+            let points = number_within("points", Some(points), points, VALUE_BOUNDS.1)?;
             Some(CurveDownsampler::new(usize::try_from(points).unwrap_or(usize::MAX)))
         }
     };
@@ -392,7 +395,7 @@ pub(in crate::api) async fn sample_page(
             return Ok(SamplePage { attempt: name, samples, next: full.then_some(next) });
         };
         for sample in samples {
-            let number = memory(&sample);
+            let number = memory_of(&sample);
             curve.add(sample, number);
         }
         if !full {
@@ -404,7 +407,7 @@ pub(in crate::api) async fn sample_page(
 }
 
 /// Returns the value whose peaks a thinned series of samples keeps.
-fn memory(sample: &SampleView) -> Option<f64> {
+fn memory_of(sample: &SampleView) -> Option<f64> {
     let process = sample.sample.pointer("/process/memory_bytes");
     sample.sample.pointer("/cgroup/memory_bytes").or(process)?.as_f64()
 }

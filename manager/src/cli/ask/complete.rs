@@ -1,7 +1,8 @@
 //! Shell completion: of commands and options, and of the ids, states and names that exist.
 //!
-//! The script that `completions` prints makes the shell run this program, with [`COMPLETION_VARIABLE`] set and the words typed so
-//! far as arguments. The shell waits for the answer, so the program leaves out values that would take too long to find.
+//! The script that `completions` prints makes the shell run this program, with [`COMPLETION_VARIABLE`] set and the
+//! words typed so far as arguments. The shell waits for the answer, so the program leaves out values that would take
+//! too long to find.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

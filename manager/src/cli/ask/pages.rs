@@ -35,7 +35,7 @@ pub(in crate::cli) async fn all_metrics(
     trial: &str,
     name: Option<&str>,
 ) -> Result<Vec<Value>, Error> {
-    let name = name.map(|name| format!("&name={}", percent::encoded(name))).unwrap_or_default();
+    let name = name.map(|name| format!("&name={}", percent::encode(name))).unwrap_or_default();
     let mut metrics = Vec::new();
     let mut after = -1;
     loop {

@@ -144,7 +144,7 @@ pub(super) struct Controls {
 impl Controls {
     /// Returns the query of the API for the list.
     pub(super) fn query(&self) -> String {
-        let filter = percent::encoded(&self.filter);
+        let filter = percent::encode(&self.filter);
         format!(
             "state={}&{}&filter={filter}",
             STATE_FILTERS[self.list].1, SORT_ORDERS[self.order].1

@@ -6,7 +6,7 @@ use super::*;
 
 /// Returns whether an address is described elsewhere: the agents' and NNI's routes have their own documents, the
 /// portal's are pages, and the probes' have no data.
-fn elsewhere(path: &str) -> bool {
+fn is_described_elsewhere(path: &str) -> bool {
     let own = path.strip_prefix("/api/v1/");
     own.is_none_or(|rest| rest.starts_with("agent/") || rest.starts_with("nni/"))
 }
@@ -31,7 +31,7 @@ async fn every_address_is_described() {
     for known in ["/", "/healthz", "/api/v1/agent/reports", "/api/v1/trials/{trial}/kill"] {
         assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
     }
-    for path in all.iter().filter(|path| !elsewhere(path)) {
+    for path in all.iter().filter(|path| !is_described_elsewhere(path)) {
         // The router does not serve this method, and the response names the methods that it serves.
         let request = Request::builder().method("NONE").uri(path.replace(['{', '}'], ""));
         let response = bed.send(request.body(Body::empty()).unwrap()).await;

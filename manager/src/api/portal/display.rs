@@ -154,16 +154,16 @@ pub(in crate::api) fn brief_estimate(estimate: &Estimate) -> String {
 
 /// Formats a value for a column.
 pub(in crate::api) fn brief(value: &Value) -> String {
-    cut(self::value(value))
+    cut_to_column(self::value(value))
 }
 
 /// Formats a result for a column.
 pub(in crate::api) fn brief_result(result: &Value) -> String {
-    cut(self::result(result))
+    cut_to_column(self::result(result))
 }
 
 /// Shortens a text to the width of a column.
-fn cut(text: String) -> String {
+fn cut_to_column(text: String) -> String {
     if text.chars().count() <= BRIEF_CHARS {
         return text;
     }
