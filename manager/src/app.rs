@@ -34,7 +34,7 @@ pub use self::notifier::send_remaining;
 pub use self::server_lookup::{home_of, manager_of, viewer_of};
 use self::server_start::{ServerContext, StartedServers};
 use self::server_tasks::ServerTasks;
-pub use self::stored_experiment::{ViewServer, stored, view, view_on_machine};
+pub use self::stored_experiment::{ViewServer, router_on_machine, serve_stored, stored_client};
 pub use self::trial_program::find_trial_program;
 pub use self::without_manager::{clean, retry_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
@@ -91,9 +91,9 @@ pub enum ExperimentStart {
     /// A new experiment.
     New(Box<ExperimentSpec>),
     /// A new experiment with an id of the user's choice. Its folder must not exist.
-    Named(ExperimentId, Box<ExperimentSpec>),
+    NewWithId(ExperimentId, Box<ExperimentSpec>),
     /// A new experiment with an id that another program chose. Its folder may exist.
-    NewAs(ExperimentId, Box<ExperimentSpec>),
+    NewWithForeignId(ExperimentId, Box<ExperimentSpec>),
     /// The interrupted experiment with this id.
     Resume(String),
 }
@@ -130,7 +130,7 @@ pub struct RunningManager {
     /// The routes that answer unencrypted requests on this machine's loopback interface, for the server on
     /// [`Settings::machine_port`].
     pub machine: axum::Router,
-    conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
+    task: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     server: ServerTasks,
     service: Arc<dyn TrainingService>,
     notifier: Option<Notifier>,
@@ -150,14 +150,14 @@ pub struct EndedExperiment {
 pub async fn start(settings: Settings, what: ExperimentStart) -> Result<RunningManager, Error> {
     let (id, new, is_ours) = match what {
         ExperimentStart::New(spec) => (ids::new_experiment_id(), Some(spec), true),
-        ExperimentStart::Named(id, spec) => {
+        ExperimentStart::NewWithId(id, spec) => {
             let dir = ExperimentDir::new(&settings.data_dir, &id);
             if dir.path().exists() {
                 return Err(Error::IdTaken { id, folder: dir.path().to_owned() });
             }
             (id, Some(spec), true)
         }
-        ExperimentStart::NewAs(id, spec) => (id, Some(spec), false),
+        ExperimentStart::NewWithForeignId(id, spec) => (id, Some(spec), false),
         ExperimentStart::Resume(id) => (ExperimentId::new(id)?, None, false),
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
@@ -224,7 +224,7 @@ async fn begin(
         handle,
         store,
         machine,
-        conducted: tokio::spawn(run_experiment(dependencies)),
+        task: tokio::spawn(run_experiment(dependencies)),
         server,
         service,
         notifier: notifier.as_ref().map(Notifier::start),
@@ -272,18 +272,18 @@ impl RunningManager {
     /// Waits for the experiment's end and ends the watchers of its jobs. Notifications are sent, also after a
     /// failure. The server continues, because an agent may still send its last report.
     pub async fn end(self) -> Result<EndedExperiment, Error> {
-        let conducted = self.conducted.await;
+        let ended = self.task.await;
         if let Some(notifier) = self.notifier {
             notifications::warn_of_unsent(notifier.finish().await, &self.id);
         }
-        let state = match conducted.map_err(|_| Error::Lost)? {
+        let state = match ended.map_err(|_| Error::TaskFailed)? {
             Err(source @ store::Error::Displaced { .. }) => {
-                return Err(Error::Displaced { id: self.id, source });
+                return Err(Error::DatabaseMissing { id: self.id, source });
             }
             Err(source) if source.is_temporary() && self.handle.is_end_requested() => {
-                return Err(Error::Left { id: self.id, source });
+                return Err(Error::NotStopped { id: self.id, source });
             }
-            conducted => conducted?,
+            ended => ended?,
         };
         // The next manager takes over the jobs of an experiment that continues. An experiment that has ended or
         // stopped has no jobs.

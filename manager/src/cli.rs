@@ -16,12 +16,11 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use trial_protocol::ExperimentId;
 
-use self::terminal::{out, plain_text};
+use self::terminal::{output, plain_text};
 use crate::app::ExperimentStart;
 use crate::config;
 use crate::util::layout::ExperimentDir;
 
-mod ask;
 mod clean;
 mod conformance;
 mod doctor;
@@ -33,6 +32,7 @@ mod nni_node;
 mod open;
 mod report;
 mod run;
+mod selection;
 mod serve;
 mod suggest;
 mod terminal;
@@ -124,19 +124,19 @@ enum Command {
     /// Show the metrics of a trial.
     Metrics {
         /// Id or number of the trial.
-        trial: ask::named::TrialName,
+        trial: selection::trial_name::TrialName,
         /// Show only the metric with this name.
         #[arg(long = "name", id = "metric", value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
-        options: ask::OutputArgs,
+        options: selection::OutputArgs,
     },
     /// Watch an experiment: its counts, and the curves, memory and GPUs of its running trials.
     Top {
         /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        place: ask::ExperimentArgs,
+        place: selection::ExperimentArgs,
     },
     /// Open the portal in a browser, logged in.
     ///
@@ -148,7 +148,7 @@ enum Command {
         #[arg(long)]
         print: bool,
         #[command(flatten)]
-        place: ask::ExperimentArgs,
+        place: selection::ExperimentArgs,
     },
     /// Serve the pages of all experiments on this machine until interrupted.
     ///
@@ -162,7 +162,7 @@ enum Command {
         #[command(flatten)]
         port: PortArg,
         #[command(flatten)]
-        place: ask::ExperimentArgs,
+        place: selection::ExperimentArgs,
     },
     /// Propose parameters for your own loop with a built-in tuner.
     ///
@@ -194,7 +194,7 @@ enum Command {
     #[command(hide = true, alias = "list")]
     Ls {
         #[command(flatten)]
-        options: ask::OutputArgs,
+        options: selection::OutputArgs,
     },
     /// Print the version of this program.
     Version,
@@ -260,8 +260,8 @@ struct Common {
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// Output format of the results.
-    #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
-    output: ask::Format,
+    #[arg(long, short, value_enum, default_value_t = selection::Format::Table)]
+    output: selection::Format,
     /// Path of the agent program [default: `trialkeeper` in the folder of this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
@@ -352,7 +352,7 @@ fn url_prefix(text: &str) -> Result<String, String> {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    ask::complete::complete_if_requested(Cli::command);
+    selection::complete::complete_if_requested(Cli::command);
     start_log();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -416,7 +416,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
             Ok(spec) => {
                 let spec = Box::new(spec);
                 let what = match id {
-                    Some(id) => ExperimentStart::Named(id, spec),
+                    Some(id) => ExperimentStart::NewWithId(id, spec),
                     None => ExperimentStart::New(spec),
                 };
                 Invocation::Run(common, what, keep_serving)
@@ -432,24 +432,25 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
         }
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
-            return ControlFlow::Break(exit_code_of_output(out::write_stdout(line.as_bytes())));
+            return ControlFlow::Break(exit_code_of_output(output::write_stdout(line.as_bytes())));
         }
         Command::Man { folder } => {
-            let written = man::write(Cli::command(), &folder).map_err(ask::Error::Output);
+            let written = man::write(Cli::command(), &folder).map_err(selection::Error::Output);
             return ControlFlow::Break(exit_code_of_output(written));
         }
         Command::ToJson { file } => return ControlFlow::Break(print_as_json(&file)),
         Command::Trial(command) => Invocation::Trial(command),
         Command::Metrics { trial, name, options } => Invocation::Metrics(trial, name, options),
-        Command::Top { id, place } => Invocation::Top(place.of(id)),
-        Command::Open { id, print, place } => Invocation::Open(print, place.of(id)),
+        Command::Top { id, place } => Invocation::Top(place.for_experiment(id)),
+        Command::Open { id, print, place } => Invocation::Open(print, place.for_experiment(id)),
         Command::Serve { id, host, port, place } => {
-            Invocation::Serve(host, port.port, place.of(id))
+            Invocation::Serve(host, port.port, place.for_experiment(id))
         }
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
-            let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
-            let written = script.and_then(|script| out::write_stdout(script.as_bytes()));
+            let script =
+                selection::complete::script(shell, &program).map_err(selection::Error::Output);
+            let written = script.and_then(|script| output::write_stdout(script.as_bytes()));
             return ControlFlow::Break(exit_code_of_output(written));
         }
         Command::Conformance(arguments) => Invocation::Conformance(arguments),
@@ -467,7 +468,9 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
 
 fn print_as_json(file: &Path) -> ExitCode {
     match config::read_document(file) {
-        Ok(document) => exit_code_of_output(out::write_stdout(format!("{document}\n").as_bytes())),
+        Ok(document) => {
+            exit_code_of_output(output::write_stdout(format!("{document}\n").as_bytes()))
+        }
         Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
 }
@@ -479,10 +482,10 @@ enum Invocation {
     Conformance(conformance::ConformanceArgs),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
-    Metrics(ask::named::TrialName, Option<String>, ask::OutputArgs),
-    Top(ask::ExperimentArgs),
-    Open(bool, ask::ExperimentArgs),
-    Serve(String, u16, ask::ExperimentArgs),
+    Metrics(selection::trial_name::TrialName, Option<String>, selection::OutputArgs),
+    Top(selection::ExperimentArgs),
+    Open(bool, selection::ExperimentArgs),
+    Serve(String, u16, selection::ExperimentArgs),
     NniNode(Vec<String>),
 }
 
@@ -510,7 +513,7 @@ impl Invocation {
 }
 
 /// Returns the exit code of a command that only writes output.
-fn exit_code_of_output(written: Result<(), ask::Error>) -> ExitCode {
+fn exit_code_of_output(written: Result<(), selection::Error>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(error) => fail(&error, EXIT_NOTHING_SUCCEEDED),

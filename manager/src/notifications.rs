@@ -147,7 +147,7 @@ async fn watch_store(
                     }
                 }
                 event::HealthChange::Recovered => {
-                    if let Some(new) = event.kept(&config.spec)
+                    if let Some(new) = event.into_stored(&config.spec)
                         && config.store.outbox().add(new).await.is_err()
                     {
                         // The store has failed again. A second notification of that is not needed.

@@ -172,7 +172,7 @@ pub fn experiment_view(
             .cloned(),
         objectives: pareto::objectives(&spec.goals),
         pareto: pareto::front(snapshot, &spec.goals),
-        code: code::uses(versions),
+        code: code::code_uses(versions),
         code_difference: code::difference(versions),
         packages_file: None,
         training_services: Vec::new(),

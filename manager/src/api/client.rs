@@ -71,12 +71,12 @@ pub enum Client {
 
 /// A response that is read line by line while it arrives.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineStream {
     body: Body,
     rest: Vec<u8>,
 }
 
-impl Lines {
+impl LineStream {
     /// Returns the next line without its line end, or `None` at the end of the response.
     pub async fn next(&mut self) -> Option<String> {
         loop {
@@ -92,18 +92,18 @@ impl Lines {
 
 impl Client {
     /// Sends a request and parses the response as JSON. `body` is sent as JSON.
-    pub async fn ask(
+    pub async fn request_json(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Error> {
-        let bytes = self.bytes(method, path, body).await?;
+        let bytes = self.request_bytes(method, path, body).await?;
         serde_json::from_slice(&bytes).map_err(|error| Error::Unreadable(error.to_string()))
     }
 
     /// Sends a request and returns the bytes of the response.
-    pub async fn bytes(
+    pub async fn request_bytes(
         &self,
         method: &str,
         path: &str,
@@ -115,8 +115,8 @@ impl Client {
     }
 
     /// Sends a `GET` request and returns the response as a stream of lines.
-    pub async fn lines(&self, path: &str) -> Result<Lines, Error> {
-        Ok(Lines { body: self.send("GET", path, None).await?.into_body(), rest: Vec::new() })
+    pub async fn request_lines(&self, path: &str) -> Result<LineStream, Error> {
+        Ok(LineStream { body: self.send("GET", path, None).await?.into_body(), rest: Vec::new() })
     }
 
     async fn send(
@@ -290,7 +290,7 @@ mod tests {
                 stream.write_all(response).await.unwrap();
                 stream
             };
-            let asking = far.ask("GET", "/api/v1/experiment", None);
+            let asking = far.request_json("GET", "/api/v1/experiment", None);
             let (answer, _stream) = tokio::join!(asking, answering);
             let error = answer.unwrap_err().to_string();
             assert!(error.contains(remedy), "{scheme}: {error}");
@@ -313,7 +313,7 @@ mod tests {
             received.truncate(length);
             received
         };
-        let asking = far.ask("GET", "/api/v1/experiment", None);
+        let asking = far.request_json("GET", "/api/v1/experiment", None);
         let (answer, received) = tokio::join!(asking, listening);
         // A handshake record of TLS (RFC 8446, section 5.1). The test does not answer it.
         assert_eq!(received.first(), Some(&22), "{received:?}");

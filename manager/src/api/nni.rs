@@ -37,7 +37,7 @@ use crate::view::{self, TrialSummary};
 const NNI_VERSION: &str = "3.0.0";
 
 /// The number of metrics that are read from the store at once.
-const METRIC_CHUNK: u32 = 10_000;
+const METRICS_PER_READ: u32 = 10_000;
 
 /// Returns NNI's routes.
 pub(super) fn routes() -> Router<Shared> {
@@ -266,7 +266,7 @@ async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Resu
     Ok(shared.changes.apply(&shared, &headers, Change::Stop).await?)
 }
 
-async fn info(shared: &Shared) -> Result<Value, Error> {
+async fn experiment_metadata(shared: &Shared) -> Result<Value, Error> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let end = row.ended_at_ms.map_or_else(|| json!("N/A"), |at| json!(at));
     Ok(json!({
@@ -286,11 +286,11 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
 }
 
 async fn metadata(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    Ok(Json(info(&shared).await?))
+    Ok(Json(experiment_metadata(&shared).await?))
 }
 
 async fn infos(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    Ok(Json(json!([info(&shared).await?])))
+    Ok(Json(json!([experiment_metadata(&shared).await?])))
 }
 
 async fn statistics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
@@ -433,7 +433,7 @@ fn stream_records(
                     .state
                     .store
                     .queries()
-                    .metrics_after(attempt.key, after, METRIC_CHUNK)
+                    .metrics_after(attempt.key, after, METRICS_PER_READ)
                     .await;
                 let Ok(rows) = rows else { return };
                 let Some(last) = rows.last() else { break };

@@ -16,7 +16,7 @@ pub(super) struct AdvertisedAddress {
 pub enum BadAddress {
     /// The advertised address is invalid.
     #[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
-    Given {
+    Invalid {
         /// The advertised address.
         given: String,
     },
@@ -41,11 +41,11 @@ pub(super) fn advertised_address(
     server: Option<&str>,
 ) -> Result<AdvertisedAddress, BadAddress> {
     let scheme = if encrypted { "https" } else { "http" };
-    let bad = |given: &str| BadAddress::Given { given: given.to_owned() };
+    let bad = |given: &str| BadAddress::Invalid { given: given.to_owned() };
     if let Some(given) = advertise {
         let given = given.trim().trim_end_matches('/');
         if let Some((scheme, rest)) = given.split_once("://") {
-            let place = rest.split(['/', '?', '#']).next().and_then(split);
+            let place = rest.split(['/', '?', '#']).next().and_then(split_host_port);
             let good = matches!(scheme, "http" | "https") && place.is_some();
             return if good {
                 Ok(AdvertisedAddress { host: None, url: given.to_owned() })
@@ -53,10 +53,10 @@ pub(super) fn advertised_address(
                 Err(bad(given))
             };
         }
-        let (host, port) = split(given).ok_or_else(|| bad(given))?;
+        let (host, port) = split_host_port(given).ok_or_else(|| bad(given))?;
         let port = port.unwrap_or(listener.port());
         return Ok(AdvertisedAddress {
-            url: format!("{scheme}://{}:{port}", bracketed(&host)),
+            url: format!("{scheme}://{}:{port}", bracket_ipv6(&host)),
             host: Some(host),
         });
     }
@@ -71,7 +71,7 @@ pub(super) fn advertised_address(
         Some(_) | None => ip,
     };
     let host = ip.to_string();
-    let url = format!("{scheme}://{}:{}", bracketed(&host), listener.port());
+    let url = format!("{scheme}://{}:{}", bracket_ipv6(&host), listener.port());
     Ok(AdvertisedAddress { host: Some(host), url })
 }
 
@@ -92,7 +92,7 @@ fn is_ipv6(server: &str) -> bool {
 }
 
 /// Splits a text into host and port.
-fn split(given: &str) -> Option<(String, Option<u16>)> {
+fn split_host_port(given: &str) -> Option<(String, Option<u16>)> {
     let host = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         (!text.is_empty() && text.chars().all(allowed)).then(|| text.to_owned())
@@ -113,7 +113,7 @@ fn split(given: &str) -> Option<(String, Option<u16>)> {
     }
 }
 
-fn bracketed(host: &str) -> String {
+fn bracket_ipv6(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
@@ -121,7 +121,7 @@ fn bracketed(host: &str) -> String {
 /// selects the route.
 fn own_address(url: &str) -> Option<IpAddr> {
     let (scheme, rest) = url.split_once("://")?;
-    let (host, port) = split(rest.split('/').next()?)?;
+    let (host, port) = split_host_port(rest.split('/').next()?)?;
     let port = port.unwrap_or(if scheme == "http" { 80 } else { 443 });
     let to = (host.as_str(), port).to_socket_addrs().ok()?.next()?;
     let any: IpAddr = match to {
@@ -191,7 +191,7 @@ mod tests {
             Ok(address) => {
                 let ip: IpAddr = address.host.unwrap().parse().unwrap();
                 assert!(!ip.is_loopback() && !ip.is_unspecified(), "{ip}");
-                assert_eq!(address.url, format!("https://{}:80", bracketed(&ip.to_string())));
+                assert_eq!(address.url, format!("https://{}:80", bracket_ipv6(&ip.to_string())));
             }
             // This machine has no network.
             Err(error) => assert_eq!(error, BadAddress::Unknown),

@@ -21,7 +21,7 @@ struct StoreBehindAgents {
 }
 
 /// Logs a warning about trials that continued after the database was copied, if there are any.
-pub(super) async fn announce(store: &Store, dir: &ExperimentDir) -> Result<(), store::Error> {
+pub(super) async fn warn_if_older(store: &Store, dir: &ExperimentDir) -> Result<(), store::Error> {
     if let Some(warning) = compare(store, dir).await?.warning() {
         tracing::warn!("{warning}");
     }
@@ -35,7 +35,7 @@ async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {
         let attempt = dir.trial(&trial.id).spool().join(trial.attempt.as_str());
         let stored = store.attempt_state(&trial.id, &trial.attempt).await?.facts_through;
-        if acknowledged(&attempt) > stored {
+        if acknowledged_facts(&attempt) > stored {
             ahead.reported.push(trial.id.to_string());
         }
     }
@@ -53,7 +53,7 @@ async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents
 
 /// Returns the number up to which an attempt's facts were acknowledged, as its agent has recorded. `None` if nothing
 /// is recorded.
-fn acknowledged(attempt: &Path) -> Option<u64> {
+fn acknowledged_facts(attempt: &Path) -> Option<u64> {
     fs::read_to_string(attempt.join("facts.ack")).ok()?.trim().parse().ok()
 }
 

@@ -71,7 +71,7 @@ pub enum Error {
         finished: Box<FinishedExperiment>,
     },
     /// A file or folder of the data directory cannot be written.
-    #[error("cannot write {}; {}", .path.display(), data_dir_hint(.source.kind()))]
+    #[error("cannot write {}; {}", .path.display(), data_dir_remedy(.source.kind()))]
     DataDir {
         /// The path.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum Error {
     /// Another manager runs the experiment.
     #[error(
         "experiment {id} already runs on {url}{}; open that address, or stop it with `trial-manager experiment stop {id}`",
-        process(*.pid)
+        describe_process(*.pid)
     )]
     AlreadyRuns {
         /// The id.
@@ -103,7 +103,7 @@ pub enum Error {
         url: String,
     },
     /// The manager cannot listen on the address.
-    #[error("cannot listen on {host}:{port}: {cause}; {}", hint(.cause.kind()))]
+    #[error("cannot listen on {host}:{port}: {cause}; {}", listen_remedy(.cause.kind()))]
     Listen {
         /// The address.
         host: String,
@@ -138,7 +138,7 @@ pub enum Error {
         "the experiment was not stopped, because its database cannot be written; running trials continue, and \
          `trial-manager resume {id}` adopts them"
     )]
-    Left {
+    NotStopped {
         /// The id.
         id: ExperimentId,
         /// The write that failed.
@@ -150,7 +150,7 @@ pub enum Error {
         "the experiment has ended because its database is missing; restore a backup and run `trial-manager resume \
          {id}`; the later output of the trials is in their folders, if those still exist"
     )]
-    Displaced {
+    DatabaseMissing {
         /// The id.
         id: ExperimentId,
         /// The store's error, which contains the path of the database.
@@ -161,7 +161,7 @@ pub enum Error {
     #[error(
         "a part of the manager ended unexpectedly; `trial-manager resume` continues the experiment"
     )]
-    Lost,
+    TaskFailed,
 }
 
 impl Error {
@@ -192,17 +192,17 @@ impl Error {
                     | store::Error::NewerSchema { .. }
             ),
             Self::Refused(refused) => matches!(refused, CommandError::UnknownTrial(_)),
-            Self::Left { .. } | Self::Displaced { .. } | Self::Lost => false,
+            Self::NotStopped { .. } | Self::DatabaseMissing { .. } | Self::TaskFailed => false,
         }
     }
 }
 
-fn process(pid: Option<i32>) -> String {
+fn describe_process(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
 /// Returns the remedy for a folder that cannot be written. An existing experiment cannot move to another folder.
-fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
+fn data_dir_remedy(kind: io::ErrorKind) -> &'static str {
     if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
         "no space is left there: free some space and try again"
     } else {
@@ -211,7 +211,7 @@ fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
 }
 
 /// Returns the remedy for an address on which the manager cannot listen.
-fn hint(kind: io::ErrorKind) -> &'static str {
+fn listen_remedy(kind: io::ErrorKind) -> &'static str {
     if matches!(kind, io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) {
         "--port 0 picks a free port"
     } else {

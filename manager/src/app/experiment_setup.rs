@@ -101,7 +101,7 @@ impl OpenedExperiment {
         };
         let checked = check(settings, id, &spec, false).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
-        backup_check::announce(&store, dir).await?;
+        backup_check::warn_if_older(&store, dir).await?;
         Ok(Self { checked, listener, store, spec, seed })
     }
 }

@@ -12,7 +12,7 @@ use super::Error;
 use super::address_files::listen_locally;
 use super::listener::Endpoint;
 use super::server_lookup::{home_of, manager_of};
-use super::stored_experiment::{ViewServer, answer_commands, state, viewer_settings};
+use super::stored_experiment::{ViewServer, answer_commands, stored_api_state, viewer_settings};
 use crate::api;
 use crate::api::access::auth::{Authenticator, Reach};
 use crate::api::access::session::Sessions;
@@ -43,7 +43,7 @@ impl ExperimentSource for StoredExperiments {
         let dir = ExperimentDir::new(&self.data_dir, id);
         let (handle, commands) = ExperimentHandle::new(1);
         let stop = self.stop.child_token();
-        let shown = state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
+        let shown = stored_api_state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
         let shown = shown.map_err(|error| chain(&error))?;
         tokio::spawn(answer_commands(dir, commands));
         let authenticator = authenticator.of_experiment(id, shown.secret.as_ref().clone());

@@ -81,8 +81,8 @@ impl Endpoint {
 fn url_here(given: Option<&AdvertisedAddress>, address: SocketAddr, is_encrypted: bool) -> String {
     match given {
         Some(given) if is_encrypted || given.host.is_none() => given.url.clone(),
-        _ if is_encrypted => format!("https://{}", reachable(address)),
-        _ => format!("http://{}", reachable(address)),
+        _ if is_encrypted => format!("https://{}", reachable_address(address)),
+        _ => format!("http://{}", reachable_address(address)),
     }
 }
 
@@ -101,7 +101,7 @@ fn own_authority(folder: &Path, more: [Option<String>; 3]) -> Result<Tls, Error>
 
 /// Returns the address under which agents on this machine reach a listener. An unspecified address accepts
 /// connections everywhere, but is not a destination.
-fn reachable(address: SocketAddr) -> SocketAddr {
+fn reachable_address(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -76,12 +76,12 @@ impl NniFiles {
     /// Writes the last state: no manager runs the experiment any longer.
     pub async fn close(&self) {
         let now = SystemClock.now_ms();
-        self.set(&[("status", "STOPPED".into()), ("endTime", now.into())]).await;
+        self.set_fields(&[("status", "STOPPED".into()), ("endTime", now.into())]).await;
     }
 
     /// Writes the status of an experiment without a manager, as NNI spells it.
     pub async fn set_status(&self, status: &str) {
-        self.set(&[("status", status.into())]).await;
+        self.set_fields(&[("status", status.into())]).await;
     }
 
     async fn write(&self, row: &ExperimentRow) {
@@ -95,15 +95,15 @@ impl NniFiles {
             tracing::warn!("nnictl will read an outdated configuration: {problem}");
         }
         let end = row.ended_at_ms.map_or_else(|| "N/A".into(), Value::from);
-        self.set(&[("status", row.state.as_str().into()), ("endTime", end)]).await;
+        self.set_fields(&[("status", row.state.as_str().into()), ("endTime", end)]).await;
     }
 
     /// Sets fields of the experiment's entry. Without an entry, nothing changes.
-    async fn set(&self, members: &[(&str, Value)]) {
+    async fn set_fields(&self, members: &[(&str, Value)]) {
         if !self.list.exists() {
             return;
         }
-        let lock = match Lock::take(&self.list).await {
+        let lock = match Lock::acquire(&self.list).await {
             Ok(lock) => lock,
             Err(error) => {
                 tracing::warn!("{} cannot be locked: {error}", self.list.display());
@@ -111,7 +111,7 @@ impl NniFiles {
             }
         };
         let changed = fs::read_to_string(&self.list).and_then(|text| {
-            match with_entry(&text, self.id.as_str(), members) {
+            match update_entry(&text, self.id.as_str(), members) {
                 Some(text) => write_file(&self.list, 0o644, &text),
                 None => Ok(()),
             }
@@ -125,7 +125,7 @@ impl NniFiles {
 
 /// PURE: returns the list with changed fields in one entry, formatted as NNI writes it. `None` if the entry does not
 /// exist.
-fn with_entry(text: &str, id: &str, members: &[(&str, Value)]) -> Option<String> {
+fn update_entry(text: &str, id: &str, members: &[(&str, Value)]) -> Option<String> {
     let mut list: Map<String, Value> = serde_json::from_str(text).ok()?;
     let entry = list.get_mut(id)?.as_object_mut()?;
     for (name, value) in members {
@@ -142,7 +142,7 @@ fn with_entry(text: &str, id: &str, members: &[(&str, Value)]) -> Option<String>
 struct Lock(PathBuf);
 
 impl Lock {
-    async fn take(file: &Path) -> io::Result<Self> {
+    async fn acquire(file: &Path) -> io::Result<Self> {
         let mut own = file.as_os_str().to_owned();
         own.push(format!(".lock.{}", std::process::id()));
         let own = PathBuf::from(own);
@@ -196,9 +196,12 @@ mod tests {
 
     #[test]
     fn only_the_entry_of_the_experiment_changes() {
-        let text =
-            with_entry(EXPERIMENT_LIST, "a1", &[("status", json!("DONE")), ("endTime", json!(5))])
-                .unwrap();
+        let text = update_entry(
+            EXPERIMENT_LIST,
+            "a1",
+            &[("status", json!("DONE")), ("endTime", json!(5))],
+        )
+        .unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             list,
@@ -208,7 +211,7 @@ mod tests {
         for (text, id) in
             [(EXPERIMENT_LIST, "c3"), ("", "a1"), ("[]", "a1"), (r#"{"a1": 1}"#, "a1")]
         {
-            assert_eq!(with_entry(text, id, &[("status", json!("DONE"))]), None, "{text}");
+            assert_eq!(update_entry(text, id, &[("status", json!("DONE"))]), None, "{text}");
         }
     }
 

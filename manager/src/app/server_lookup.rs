@@ -46,7 +46,7 @@ pub async fn home_of(dir: &HomeDir) -> Option<String> {
     let socket = Some(dir.socket()).filter(|socket| socket.exists());
     let client =
         Client::Remote { url: url.clone(), token: None, ca_pem: None, socket: Some(socket?) };
-    client.ask("GET", "/healthz", None).await.ok().map(|_| url)
+    client.request_json("GET", "/healthz", None).await.ok().map(|_| url)
 }
 
 /// Returns a client of an experiment's server, and the address for browsers. The client uses the Unix socket, on
@@ -60,7 +60,8 @@ async fn served_by(
     let url = std::fs::read_to_string(&server.url_file).ok()?;
     let url = url.lines().next().unwrap_or_default().trim().to_owned();
     let socket = Some(server.socket.clone()).filter(|socket| socket.exists());
-    if socket.is_none() && !(server.locks && Store::is_open_to_write(&dir.database()) == Some(true))
+    if socket.is_none()
+        && !(server.holds_lock && Store::is_open_to_write(&dir.database()) == Some(true))
     {
         return None;
     }
@@ -69,7 +70,7 @@ async fn served_by(
     let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
     let far = Client::Remote { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
     // A manager of an earlier version has no socket, and another experiment's manager may now use its port.
-    let answer = far.ask("GET", "/api/v1/experiment", None).await.ok()?;
+    let answer = far.request_json("GET", "/api/v1/experiment", None).await.ok()?;
     (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))
 }
 
@@ -79,15 +80,15 @@ struct Server {
     socket: PathBuf,
     /// `true` if the server holds the database's lock while it runs. For a server of an earlier version, which has no
     /// socket, the lock is the only evidence.
-    locks: bool,
+    holds_lock: bool,
 }
 
 impl Server {
     fn manager(dir: &ExperimentDir) -> Self {
-        Self { url_file: dir.manager_url(), socket: dir.manager_socket(), locks: true }
+        Self { url_file: dir.manager_url(), socket: dir.manager_socket(), holds_lock: true }
     }
 
     fn viewer(dir: &ExperimentDir) -> Self {
-        Self { url_file: dir.view_url(), socket: dir.view_socket(), locks: false }
+        Self { url_file: dir.view_url(), socket: dir.view_socket(), holds_lock: false }
     }
 }

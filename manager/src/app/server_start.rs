@@ -87,7 +87,7 @@ impl StartedServers {
             events,
         };
         let service = checked.start(context).await?;
-        spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
+        spec.trial_concurrency = effective_concurrency(service.as_ref(), spec.trial_concurrency);
         // The cell is set only once.
         drop(self.service.set(Arc::clone(&service)));
         Ok((service, news))
@@ -96,7 +96,7 @@ impl StartedServers {
 
 /// Returns the number of trials that run at a time: the configured number, or less if the training service has less
 /// room.
-fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
+fn effective_concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     match service.capacity() {
         Some(room) if room < wanted => {
             warn!("the training service has room for {room} of {wanted} trials at a time");
@@ -138,7 +138,7 @@ impl ServerContext<'_> {
             Authenticator::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
         let service = Arc::new(OnceLock::new());
         let pods = api::Pods::new(archive, self.spec.training_service.section().pods_of_trial());
-        let state = self.state(intake, authenticator, &server, pods, &service, address.port());
+        let state = self.api_state(intake, authenticator, &server, pods, &service, address.port());
         let machine = machine_router(&state, settings.machine_port);
         let mut router = api::router(state.clone());
         if let Some(agent) = checked.agent_for_pods() {
@@ -184,7 +184,7 @@ impl ServerContext<'_> {
         Ok(())
     }
 
-    fn state(
+    fn api_state(
         &self,
         intake: Intake,
         authenticator: Authenticator,

@@ -43,10 +43,10 @@ impl ServerTasks {
     }
 
     /// Serves on the socket in the experiment's folder.
-    pub(super) fn serve_socket(&mut self, presence: AddressFiles) {
+    pub(super) fn serve_socket(&mut self, files: AddressFiles) {
         // Listens before the address is announced, because a client that reads the address tries the socket first.
-        let listener = presence.listen();
-        self.servers.spawn(presence.maintain(listener));
+        let listener = files.listen();
+        self.servers.spawn(files.maintain(listener));
     }
 
     /// Retries writes to the store periodically while they fail.

@@ -33,13 +33,15 @@ use crate::util::layout::ExperimentDir;
 use crate::view::TrialCache;
 
 /// Returns a client for the stored experiment, which is served within this process.
-pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
+pub async fn stored_client(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
     // There is no receiver, so commands to the experiment are refused.
     let (handle, _) = ExperimentHandle::new(1);
-    Ok(in_process(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
+    Ok(in_process(
+        stored_api_state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?,
+    ))
 }
 
-pub(super) async fn state(
+pub(super) async fn stored_api_state(
     id: &ExperimentId,
     dir: &ExperimentDir,
     reach: Reach,
@@ -115,7 +117,7 @@ pub struct ViewServer {
 
 /// Serves the pages and the API of an experiment without a manager. The file `view.url` in the experiment's folder
 /// contains the address.
-pub async fn view(
+pub async fn serve_stored(
     id: &ExperimentId,
     dir: &ExperimentDir,
     host: &str,
@@ -133,7 +135,8 @@ pub async fn view(
     let stop = CancellationToken::new();
     let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
-    let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
+    let state =
+        stored_api_state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
     // Reads all trials now, so that the first page need not wait.
     state.trial_cache.refresh().await?;
     let router = api::router(state);
@@ -156,7 +159,7 @@ pub async fn view(
 
 /// Returns the routes of an experiment without a manager, for this machine's loopback interface on `port`. They work
 /// until `stop`.
-pub async fn view_on_machine(
+pub async fn router_on_machine(
     id: &ExperimentId,
     dir: &ExperimentDir,
     port: u16,
@@ -164,7 +167,7 @@ pub async fn view_on_machine(
 ) -> Result<axum::Router, Error> {
     let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
-    let state = state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
+    let state = stored_api_state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
     state.trial_cache.refresh().await?;
     Ok(api::router(state))
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::ask::{Error, Format};
 use super::run::settings;
-use super::terminal::out::print;
+use super::selection::{Error, Format};
+use super::terminal::output::print_value;
 use super::terminal::plain_text::printable;
 use super::terminal::signals::Signals;
 use super::{Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
@@ -139,6 +139,8 @@ impl Checks {
 
     /// Prints all findings as JSON or YAML. As a table, each finding was printed immediately.
     fn close(self, good: bool) -> Result<(), Error> {
-        print(self.format, &json!({"ok": good, "checks": self.findings}), |_, _| String::new())
+        print_value(self.format, &json!({"ok": good, "checks": self.findings}), |_, _| {
+            String::new()
+        })
     }
 }

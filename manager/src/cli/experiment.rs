@@ -6,10 +6,10 @@ use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::ask::pages::{all_metrics, find_trials, origins};
-use super::ask::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::export::ExportForm;
-use super::terminal::out::{print, text_style, write_stdout};
+use super::selection::paging::{all_metrics, find_trials, origins};
+use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
+use super::terminal::output::{print_value, text_style, write_stdout};
 use super::terminal::table;
 use super::{
     EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, integer, print_error,
@@ -113,9 +113,11 @@ pub(super) enum ExperimentCommand {
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
         ExperimentCommand::Ls { options } => list(&options).await,
-        ExperimentCommand::Show { id, options } => show_experiment(&options.of(id)).await,
+        ExperimentCommand::Show { id, options } => {
+            show_experiment(&options.for_experiment(id)).await
+        }
         ExperimentCommand::Stop { id, place } => {
-            send_request(&place.of(id), "POST", "/api/v1/experiment/stop", None).await
+            send_request(&place.for_experiment(id), "POST", "/api/v1/experiment/stop", None).await
         }
         ExperimentCommand::Limit {
             trial_concurrency,
@@ -137,9 +139,11 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
             send_file(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
         }
         ExperimentCommand::Export { id, form, to, place } => {
-            return export_results(form, to, &place.of(id)).await;
+            return export_results(form, to, &place.for_experiment(id)).await;
         }
-        ExperimentCommand::Report { id, to, place } => write_report(to, &place.of(id)).await,
+        ExperimentCommand::Report { id, to, place } => {
+            write_report(to, &place.for_experiment(id)).await
+        }
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
     exit_code(done)
@@ -160,12 +164,13 @@ const LISTED_FIELDS: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended
 
 async fn list(options: &OutputArgs) -> Result<(), Error> {
     if let Some(url) = &options.place.manager {
-        let mut one = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+        let mut one =
+            options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
         if let Some(members) = one.as_object_mut() {
             members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
             members.insert("url".to_owned(), url.as_str().into());
         }
-        return print(options.output, &Value::Array(vec![one]), table::experiments);
+        return print_value(options.output, &Value::Array(vec![one]), table::experiments);
     }
     let data_dir = data_dir(options.place.data_dir.clone());
     let found = experiments(&data_dir).await;
@@ -193,18 +198,19 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
         Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
-    print(options.output, &rows.collect(), table::experiments)
+    print_value(options.output, &rows.collect(), table::experiments)
 }
 
 async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
-    let mut shown = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+    let mut shown =
+        options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
     if matches!(options.output, Format::Table)
         && text_style().links
         && let Ok((_, url)) = options.place.portal().await
     {
         shown[table::PAGE_MEMBER] = url.into();
     }
-    print(options.output, &shown, table::experiment)
+    print_value(options.output, &shown, table::experiment)
 }
 
 async fn send_request(
@@ -213,7 +219,7 @@ async fn send_request(
     path: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
-    place.manager().await?.ask(method, path, body).await?;
+    place.manager().await?.request_json(method, path, body).await?;
     Ok(())
 }
 
@@ -225,7 +231,7 @@ async fn send_file(
     file: &Path,
 ) -> Result<(), Error> {
     let document = config::read_document(file)?;
-    match place.manager().await?.ask(method, path, Some(&document)).await {
+    match place.manager().await?.request_json(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
         Err(client::Error::Refused { status: 400, detail }) => {
             Err(config::Error { file: file.to_owned(), location: None, problem: detail }.into())
@@ -235,11 +241,11 @@ async fn send_file(
 }
 
 async fn write_report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(), Error> {
-    let page = place.client().await?.bytes("GET", "/report.html", None).await?;
+    let page = place.client().await?.request_bytes("GET", "/report.html", None).await?;
     match to.filter(|to| to != Path::new("-")) {
         None => write_stdout(&page),
         Some(path) => {
-            std::fs::write(&path, &page).map_err(|source| Error::Written { path, source })
+            std::fs::write(&path, &page).map_err(|source| Error::WriteFile { path, source })
         }
     }
 }

@@ -35,7 +35,7 @@ type Trial = (Value, Vec<Value>);
 pub(super) enum Error {
     /// The format needs a folder.
     #[error("this format needs a folder; name a new folder with --to")]
-    WantsFolder,
+    NeedsFolder,
     /// The folder already exists.
     #[error("{} already exists; name a new folder with --to", .0.display())]
     Exists(PathBuf),
@@ -59,7 +59,7 @@ pub(super) struct Writer {
     out: ExportTarget,
     /// The trials of a CSV file, whose columns depend on all of them.
     lines: Vec<Value>,
-    begun: bool,
+    has_begun: bool,
 }
 
 /// The destination of an export.
@@ -91,21 +91,21 @@ impl Writer {
         let is_text = matches!(form, ExportForm::Csv | ExportForm::Json);
         let out = match to {
             None if is_text => ExportTarget::Stdout(io::stdout()),
-            None => return Err(Error::WantsFolder),
+            None => return Err(Error::NeedsFolder),
             Some(to) if is_text => {
-                let file = fs::File::create(part(to)).map_err(failed(to))?;
+                let file = fs::File::create(partial_path(to)).map_err(failed(to))?;
                 ExportTarget::File(BufWriter::new(file))
             }
             Some(to) if to.exists() => return Err(Error::Exists(to.to_owned())),
             Some(to) => {
                 fs::create_dir_all(to).map_err(failed(to))?;
                 if form == ExportForm::Mlflow {
-                    mlflow_experiment(to).map_err(failed(to))?;
+                    write_mlflow_experiment(to).map_err(failed(to))?;
                 }
                 ExportTarget::Folder
             }
         };
-        Ok(Self { form, to: to.map(Path::to_owned), out, lines: Vec::new(), begun: false })
+        Ok(Self { form, to: to.map(Path::to_owned), out, lines: Vec::new(), has_begun: false })
     }
 
     /// Writes a trial.
@@ -117,15 +117,15 @@ impl Writer {
                 Ok(())
             }
             ExportForm::Json => {
-                let before = if self.begun { ",\n" } else { "[\n" };
+                let before = if self.has_begun { ",\n" } else { "[\n" };
                 self.out
                     .write(before)
                     .and_then(|()| self.out.write(&json_entry(&trial.0, &trial.1)))
             }
-            ExportForm::Tensorboard => tensorboard(folder, trial),
-            ExportForm::Mlflow => mlflow(folder, trial),
+            ExportForm::Tensorboard => write_tensorboard_trial(folder, trial),
+            ExportForm::Mlflow => write_mlflow_trial(folder, trial),
         };
-        self.begun = true;
+        self.has_begun = true;
         written.map_err(self.failed())
     }
 
@@ -133,7 +133,7 @@ impl Writer {
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let end = match self.form {
             ExportForm::Csv => trials_csv(&self.lines),
-            ExportForm::Json => if self.begun { "\n]\n" } else { "[]\n" }.to_owned(),
+            ExportForm::Json => if self.has_begun { "\n]\n" } else { "[]\n" }.to_owned(),
             ExportForm::Tensorboard | ExportForm::Mlflow => String::new(),
         };
         let written = self.out.write(&end);
@@ -141,7 +141,7 @@ impl Writer {
             .and_then(|()| {
                 if let (ExportTarget::File(file), Some(to)) = (&mut self.out, &self.to) {
                     file.flush()?;
-                    fs::rename(part(to), to)?;
+                    fs::rename(partial_path(to), to)?;
                 }
                 Ok(())
             })
@@ -155,7 +155,7 @@ impl Writer {
 }
 
 /// Returns the name of a file while it is incomplete. A device or a pipe keeps its name.
-fn part(to: &Path) -> PathBuf {
+fn partial_path(to: &Path) -> PathBuf {
     if fs::metadata(to).is_ok_and(|about| !about.is_file()) {
         return to.to_owned();
     }
@@ -165,55 +165,55 @@ fn part(to: &Path) -> PathBuf {
 }
 
 /// Returns the names of the curves that a metric belongs to, each with the metric's number for that curve.
-fn numbers(metric: &Value) -> Vec<(String, f64)> {
+fn curve_numbers(metric: &Value) -> Vec<(String, f64)> {
     points_of(member_text(metric, "name"), metric.get("value").unwrap_or(&Value::Null))
 }
 
 /// Writes a trial's folder with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
-fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
+fn write_tensorboard_trial(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
     let folder = to.join(format!("{sequence:05}-{}", member_text(trial, "id")));
     fs::create_dir_all(&folder)?;
     let mut bytes = Vec::new();
     let begun = trial.get("created_at_ms").and_then(Value::as_i64).unwrap_or(0);
-    let mut first = event(begun, 0);
-    delimited(&mut first, 3, b"brain.Event:2");
-    record(&mut bytes, &first);
+    let mut first = encode_event(begun, 0);
+    append_delimited(&mut first, 3, b"brain.Event:2");
+    append_record(&mut bytes, &first);
     for metric in metrics {
         let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(begun);
         let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
         let last = if member_text(metric, "type") == "final" { "/final" } else { "" };
         let mut summary = Vec::new();
-        for (name, number) in numbers(metric) {
+        for (name, number) in curve_numbers(metric) {
             let mut value = Vec::new();
-            delimited(&mut value, 1, format!("{name}{last}").as_bytes());
+            append_delimited(&mut value, 1, format!("{name}{last}").as_bytes());
             value.push(2 << 3 | 5);
             // TensorBoard stores numbers in single precision.
             value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
-            delimited(&mut summary, 1, &value);
+            append_delimited(&mut summary, 1, &value);
         }
         if summary.is_empty() {
             continue;
         }
-        let mut event = event(at_ms, step);
-        delimited(&mut event, 5, &summary);
-        record(&mut bytes, &event);
+        let mut event = encode_event(at_ms, step);
+        append_delimited(&mut event, 5, &summary);
+        append_record(&mut bytes, &event);
     }
     fs::write(folder.join(format!("events.out.tfevents.{}.trialkeeper", begun / 1000)), bytes)?;
     Ok(())
 }
 
 /// Returns an event with its time and step.
-fn event(at_ms: i64, step: u64) -> Vec<u8> {
+fn encode_event(at_ms: i64, step: u64) -> Vec<u8> {
     let mut event = vec![1 << 3 | 1];
     let seconds: f64 = format!("{}.{:03}", at_ms / 1000, at_ms % 1000).parse().unwrap_or(0.0);
     event.extend(seconds.to_le_bytes());
     event.push(2 << 3);
-    varint(&mut event, step);
+    append_varint(&mut event, step);
     event
 }
 
-fn varint(into: &mut Vec<u8>, mut value: u64) {
+fn append_varint(into: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         into.push(0x80 | u8::try_from(value & 0x7f).unwrap_or(0));
         value >>= 7;
@@ -222,13 +222,13 @@ fn varint(into: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends a field of bytes (protobuf's wire type 2).
-fn delimited(into: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+fn append_delimited(into: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     into.push(field << 3 | 2);
-    varint(into, u64::try_from(bytes.len()).unwrap_or(0));
+    append_varint(into, u64::try_from(bytes.len()).unwrap_or(0));
     into.extend_from_slice(bytes);
 }
 
-fn record(into: &mut Vec<u8>, data: &[u8]) {
+fn append_record(into: &mut Vec<u8>, data: &[u8]) {
     let masked = |bytes: &[u8]| {
         let crc = crc32c::crc32c(bytes);
         (crc.rotate_right(15).wrapping_add(0xa282_ead8)).to_le_bytes()
@@ -241,7 +241,7 @@ fn record(into: &mut Vec<u8>, data: &[u8]) {
 }
 
 /// Writes the experiment of MLflow's file store (mlflow, `store/tracking/file_store.py`). Each trial is a run of it.
-fn mlflow_experiment(to: &Path) -> io::Result<()> {
+fn write_mlflow_experiment(to: &Path) -> io::Result<()> {
     let experiment = to.join("0");
     fs::create_dir_all(&experiment)?;
     let meta =
@@ -250,7 +250,7 @@ fn mlflow_experiment(to: &Path) -> io::Result<()> {
 }
 
 /// Writes a trial as a run of MLflow's file store.
-fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
+fn write_mlflow_trial(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let experiment = to.join("0");
     let id = member_text(trial, "id");
     let name = format!("{id}/{}", trial.get("created_at_ms").unwrap_or(&Value::Null));
@@ -279,7 +279,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
          source_type: 4\nsource_version: ''\nstart_time: {start}\nstatus: {status}\ntags: []\nuser_id: ''\n"
     );
     fs::write(folder.join("meta.yaml"), meta)?;
-    mlflow_tags(&folder.join("tags"), trial)?;
+    write_mlflow_tags(&folder.join("tags"), trial)?;
     let none = Value::Null;
     for (name, value) in view::flatten_parameters(trial.get("parameters").unwrap_or(&none)) {
         fs::write(folder.join("params").join(file_name(&name)), format_value(value))?;
@@ -288,7 +288,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     for metric in metrics {
         let at_ms = metric.get("observed_at_ms").and_then(Value::as_i64).unwrap_or(start);
         let step = metric.get("step").and_then(Value::as_u64).unwrap_or(0);
-        for (name, number) in numbers(metric) {
+        for (name, number) in curve_numbers(metric) {
             let name = curve_name(&name, member_text(metric, "type") == "final");
             let word = match number {
                 n if n.is_nan() => "nan".to_owned(),
@@ -306,7 +306,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
 }
 
 /// Writes the tags of a run. A tag has MLflow's own name (`mlflow/utils/mlflow_tags.py`) if there is one.
-fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
+fn write_mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
     for (tag, name) in [
         ("mlflow.runName", "id"),
         ("mlflow.source.git.commit", "git_commit"),
@@ -341,7 +341,7 @@ fn file_name(name: &str) -> String {
     let mut file = String::new();
     for (at, c) in name.char_indices() {
         // An `_` that would read as an escape is escaped, too. So is a leading dot, so that no name leaves the folder.
-        let taken = c == '_' && escape_at(&name[at..]) || at == 0 && ". ".contains(c);
+        let taken = c == '_' && is_escape(&name[at..]) || at == 0 && ". ".contains(c);
         if (c.is_ascii_alphanumeric() || "-_. ".contains(c)) && !taken {
             file.push(c);
         } else {
@@ -366,7 +366,7 @@ fn file_name(name: &str) -> String {
 const MAX_NAME_CHARS: usize = 200;
 
 /// Returns whether `text` begins with an escape `_u` HEX `_`.
-fn escape_at(text: &str) -> bool {
+fn is_escape(text: &str) -> bool {
     let digits = text
         .strip_prefix("_u")
         .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use trial_protocol::TrialJobId;
 
-use super::ask::{Error, ExperimentArgs};
+use super::selection::{Error, ExperimentArgs};
 use crate::api::client::{self, Client};
 
 /// The time between two attempts to reconnect.
@@ -21,9 +21,9 @@ const MAX_RECONNECTS: u32 = 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     /// The trial has ended, or the reader of standard output has exited.
-    Over,
+    Ended,
     /// The connection broke, or no manager runs that could add events.
-    Cut,
+    Interrupted,
 }
 
 /// Prints one stream of a trial's output.
@@ -47,11 +47,11 @@ pub(super) async fn follow(
         tries = if seen == before { tries + 1 } else { 0 };
         let may_retry = had_manager && tries < MAX_RECONNECTS;
         match end {
-            Ok(StreamEnd::Over) => return Ok(()),
-            Ok(StreamEnd::Cut) if !may_retry && matches!(client, Client::InProcess(_)) => {
+            Ok(StreamEnd::Ended) => return Ok(()),
+            Ok(StreamEnd::Interrupted) if !may_retry && matches!(client, Client::InProcess(_)) => {
                 return Err(Error::NotRunning(place.dir().await?.0));
             }
-            Ok(StreamEnd::Cut) => {}
+            Ok(StreamEnd::Interrupted) => {}
             // An event was received before, so the trial exists and only the connection failed.
             Err(error) if seen.is_none() || !may_retry => return Err(error.into()),
             Err(_) => {}
@@ -69,7 +69,7 @@ async fn print_events(
     seen: &mut Option<String>,
 ) -> Result<StreamEnd, client::Error> {
     let after = seen.as_deref().map(|id| format!("?after={id}")).unwrap_or_default();
-    let mut lines = client.lines(&format!("/api/v1/trials/{trial}/events{after}")).await?;
+    let mut lines = client.request_lines(&format!("/api/v1/trials/{trial}/events{after}")).await?;
     let (mut event, mut id) = (String::new(), None);
     let mut is_first_note = true;
     loop {
@@ -78,17 +78,17 @@ async fn print_events(
             // A store without a manager does not change, so all its events arrive immediately.
             Client::InProcess(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
         };
-        let Some(line) = line else { return Ok(StreamEnd::Cut) };
+        let Some(line) = line else { return Ok(StreamEnd::Interrupted) };
         if let Some(name) = line.strip_prefix("event: ") {
             name.clone_into(&mut event);
             if event == "end" {
-                return Ok(StreamEnd::Over);
+                return Ok(StreamEnd::Ended);
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "log") {
             let data: Value = serde_json::from_str(data).unwrap_or_default();
             let text = data.get("text").and_then(Value::as_str).unwrap_or_default();
             if data.get("stream").and_then(Value::as_str) == Some(stream) && !print_piece(text) {
-                return Ok(StreamEnd::Over);
+                return Ok(StreamEnd::Ended);
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "unheard") {
             if std::mem::replace(&mut is_first_note, false) {

@@ -192,10 +192,10 @@ impl NniSession {
                 // NNI's files contain what its client sent.
                 let posted =
                     if spec.has_secrets() { redact_secrets(&configuration) } else { configuration };
-                (Some(ExperimentStart::NewAs(id.clone(), Box::new(spec))), Some(posted))
+                (Some(ExperimentStart::NewWithForeignId(id.clone(), Box::new(spec))), Some(posted))
             }
         };
-        Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))
+        Ok((what, settings, NniFiles::new(&home_dir(), data_dir, id, posted)))
     }
 
     /// Starts the experiment's manager and runs it until its end.
@@ -220,7 +220,7 @@ impl NniSession {
             Ok(running) => {
                 self.node.run(running.machine.clone());
                 self.accept(reply);
-                self.attend(running, files, signals).await
+                self.follow_running(running, files, signals).await
             }
             Err(error) => {
                 files.set_status("ERROR").await;
@@ -234,13 +234,13 @@ impl NniSession {
         const STATUS: &str = "VIEWED";
         let Arguments { id, port, .. } = &self.arguments;
         let dir = self.arguments.dir();
-        match app::view_on_machine(id, &dir, *port, self.stop.clone()).await {
+        match app::router_on_machine(id, &dir, *port, self.stop.clone()).await {
             Ok(manager) => self.node.show(manager, STATUS),
             Err(error) => return self.fail(&error, Some(reply), signals).await,
         }
         files.set_status(STATUS).await;
         self.accept(Some(reply));
-        self.wait(signals).await
+        self.wait_for_stop(signals).await
     }
 
     /// Reports to the client why there is no experiment, until the client ends this process.
@@ -250,7 +250,7 @@ impl NniSession {
         if let Some(reply) = reply {
             reply.refuse(chain(error));
         }
-        self.wait(signals).await;
+        self.wait_for_stop(signals).await;
         exit_code_of(error)
     }
 
@@ -275,7 +275,7 @@ impl NniSession {
     }
 
     /// Logs the progress of the running experiment and updates NNI's files, until the client ends it.
-    async fn attend(
+    async fn follow_running(
         &self,
         mut running: RunningManager,
         files: &NniFiles,
@@ -284,7 +284,7 @@ impl NniSession {
         running.url = format!("http://localhost:{}", self.arguments.port);
         let (following, store) = (files.clone(), running.store.clone());
         let following = tokio::spawn(async move { following.follow(&store).await });
-        let (output, on_term) = (super::ask::Format::Table, super::OnTerm::Stop);
+        let (output, on_term) = (super::selection::Format::Table, super::OnTerm::Stop);
         let code = follow_until_end(running, signals, output, on_term, true).await;
         following.abort();
         drop(following.await);
@@ -292,7 +292,7 @@ impl NniSession {
     }
 
     /// Waits until the client ends an experiment that no manager runs.
-    async fn wait(&self, signals: &mut Signals) -> u8 {
+    async fn wait_for_stop(&self, signals: &mut Signals) -> u8 {
         tokio::select! {
             () = self.stop.cancelled() => EXIT_DONE,
             _ = signals.next() => EXIT_INTERRUPTED,
@@ -307,6 +307,6 @@ impl Arguments {
 }
 
 /// Returns the home directory, like Python's `os.path.expanduser("~")` with `HOME` set.
-fn home() -> PathBuf {
+fn home_dir() -> PathBuf {
     std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }

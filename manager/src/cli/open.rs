@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::ask::{Error, ExperimentArgs};
+use super::selection::{Error, ExperimentArgs};
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::util::files::write_file;
 
@@ -31,17 +31,17 @@ pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
 
 async fn open_portal(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
     let (client, url) = place.portal().await?;
-    let answer = client.ask("POST", "/api/v1/session/ticket", None).await?;
+    let answer = client.request_json("POST", "/api/v1/session/ticket", None).await?;
     let path = answer.get("path").and_then(Value::as_str).unwrap_or("/login");
     let minutes = answer.get("seconds").and_then(Value::as_u64).unwrap_or(60) / 60;
     let address = format!("{url}{path}");
-    let browser = if print { None } else { browser() };
+    let browser = if print { None } else { find_browser() };
     if let Some(browser) = browser {
         let folder = data_dir(place.data_dir.clone());
         let file = folder.join("open.html");
         std::fs::create_dir_all(&folder)
             .and_then(|()| write_file(&file, 0o600, &redirect_page(&address)))
-            .map_err(|source| Error::File { path: file.clone(), source })?;
+            .map_err(|source| Error::ReadFile { path: file.clone(), source })?;
         if start_browser(&browser, &format!("file://{}", file.display())).await {
             return print_line(&format!(
                 "opened {url} with {browser}; if no page appears, run `trial-manager open --print`"
@@ -76,7 +76,7 @@ fn redirect_page(address: &str) -> String {
 }
 
 /// Returns the program that opens pages. Returns `None` if there is no such program or no screen.
-fn browser() -> Option<String> {
+fn find_browser() -> Option<String> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(list) = set("BROWSER") {
         // A list separated by colons, as for xdg-open.
@@ -88,7 +88,7 @@ fn browser() -> Option<String> {
 
 /// Opens an address in the browser, if this machine has one, without waiting for it.
 pub(super) fn start_browser_at(address: &str) {
-    if let Some(browser) = browser() {
+    if let Some(browser) = find_browser() {
         let address = address.to_owned();
         tokio::spawn(async move { start_browser(&browser, &address).await });
     }

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
-use super::ask::{Error, Format};
-use super::terminal::out::{text_style, write_stdout};
+use super::selection::{Error, Format};
+use super::terminal::output::{text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::table::columns::{ColumnFit, Columns, TextStyle};
 use super::terminal::table::{
-    brief, cell, columns, counting, duration, heading, more, parameter, result_name,
+    brief, cell, counting_value, duration, heading, omitted_parameters_note, parameter,
+    parameter_columns, result_name,
 };
 use crate::config::ExperimentSpec;
 use crate::experiment::result::{TrialResult, is_better};
@@ -191,7 +192,7 @@ impl Summary {
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
         succeeded.peek()?;
         let is_missing = succeeded.all(|(_, result)| result.last.is_none());
-        is_missing.then(|| hint(self.objective.as_deref(), &self.reported))
+        is_missing.then(|| reporting_hint(self.objective.as_deref(), &self.reported))
     }
 
     fn text(&self, style: TextStyle) -> String {
@@ -207,9 +208,9 @@ impl Summary {
         if self.goals.has_several_objectives() && !ranked.is_empty() {
             lines.extend(self.front_lines());
         } else if let Some((row, result, _)) = ranked.first() {
-            let (table, left) = table(&ranked, self.repeats, style);
+            let (table, left) = best_trials_table(&ranked, self.repeats, style);
             lines.push(table.trim_end().to_owned());
-            lines.push(more(left, "`--output json` shows all"));
+            lines.push(omitted_parameters_note(left, "`--output json` shows all"));
             if ranked.len() > MAX_TABLE_TRIALS {
                 lines
                     .push(format!("the best {MAX_TABLE_TRIALS} of {} with a result", ranked.len()));
@@ -298,7 +299,7 @@ impl Summary {
 }
 
 /// Returns the hint that explains how a trial reports its result. `reported`: the metrics that it did report.
-fn hint(objective: Option<&str>, reported: &BTreeSet<String>) -> String {
+fn reporting_hint(objective: Option<&str>, reported: &BTreeSet<String>) -> String {
     match objective {
         Some(name) => {
             let name = printable(name);
@@ -322,14 +323,14 @@ fn hint(objective: Option<&str>, reported: &BTreeSet<String>) -> String {
 }
 
 /// Returns the table of the best trials, and the number of parameters without a column.
-fn table(
+fn best_trials_table(
     ranked: &[(&TrialRow, &TrialResult, f64)],
     repeats: u64,
     style: TextStyle,
 ) -> (String, usize) {
     let best = &ranked[..ranked.len().min(MAX_TABLE_TRIALS)];
     let (names, left) =
-        columns(best.iter().map(|(row, ..)| &row.parameters), MAX_PARAMETER_COLUMNS);
+        parameter_columns(best.iter().map(|(row, ..)| &row.parameters), MAX_PARAMETER_COLUMNS);
     let metrics = best.iter().filter_map(|(_, result, _)| result.name.clone());
     let counts = if repeats > 1 { "mean".to_owned() } else { result_name(metrics) };
     let fixed = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
@@ -339,7 +340,7 @@ fn table(
     let mut table = Columns::new(fixed.chain(parameters));
     for (row, result, number) in best {
         let metric = result.name.as_deref().unwrap_or_default();
-        let last = result.last.as_ref().map(|value| counting(value.as_json(), metric));
+        let last = result.last.as_ref().map(|value| counting_value(value.as_json(), metric));
         let last = last.unwrap_or_default();
         let last = if repeats > 1 { brief(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
@@ -369,7 +370,7 @@ fn value_text(value: &Value) -> String {
 }
 
 /// Prints the results on standard output.
-pub(super) fn print(summary: &Summary, output: Format) -> Result<(), Error> {
+pub(super) fn print_results(summary: &Summary, output: Format) -> Result<(), Error> {
     let text = match output {
         Format::Table => summary.text(text_style()),
         Format::Json => format!("{}\n", summary.json()),
@@ -394,7 +395,7 @@ mod tests {
         ];
         for (objective, reported, expected) in table {
             let reported = reported.iter().map(|name| (*name).to_owned()).collect();
-            let hint = hint(objective, &reported);
+            let hint = reporting_hint(objective, &reported);
             assert!(hint.contains(expected), "{hint}");
         }
     }

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::ask::Format;
 use super::report::{self, Summary};
-use super::terminal::out::stderr_link;
+use super::selection::Format;
+use super::terminal::output::stderr_link;
 use super::terminal::progress::Progress;
 use super::terminal::signals::{EndSignal, Signals};
 use super::{
@@ -280,7 +280,7 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
         // Ignored: standard error may be closed.
         drop(writeln!(std::io::stderr().lock(), "{hint}"));
     }
-    match report::print(summary, output) {
+    match report::print_results(summary, output) {
         Ok(()) if summary.is_interrupted() => EXIT_INTERRUPTED,
         Ok(()) if summary.is_held() || !summary.has_result() => EXIT_NOTHING_SUCCEEDED,
         Ok(()) => EXIT_DONE,
@@ -292,7 +292,7 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
 }
 
 pub(super) fn exit_code_of(error: &app::Error) -> u8 {
-    if matches!(error, app::Error::Left { .. }) {
+    if matches!(error, app::Error::NotStopped { .. }) {
         EXIT_INTERRUPTED
     } else if error.is_usage() {
         EXIT_BAD_INPUT

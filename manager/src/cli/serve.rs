@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use super::ask::{Error, ExperimentArgs};
+use super::selection::{Error, ExperimentArgs};
 use super::terminal::signals::Signals;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::app;
@@ -26,7 +26,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         }
         let (id, dir) = place.dir().await?;
         let running = app::manager_of(&id, &dir).await;
-        let viewing = app::view(&id, &dir, host, port).await?;
+        let viewing = app::serve_stored(&id, &dir, host, port).await?;
         let mut lines = format!("experiment {id} on {}", viewing.url);
         if let Some((_, url)) = running {
             lines.push_str("\nits manager serves it on ");

@@ -1,9 +1,9 @@
 //! The terminal: its screen and its signals, and the texts, tables and progress on it.
 
-pub(super) mod out;
+pub(super) mod output;
 pub(super) mod plain_text;
 pub(super) mod progress;
 pub(super) mod screen;
 pub(super) mod signals;
-pub(super) mod spark;
+pub(super) mod sparkline;
 pub(super) mod table;

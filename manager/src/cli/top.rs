@@ -10,13 +10,13 @@ use serde_json::Value;
 use trial_protocol::ExperimentId;
 use unicode_width::UnicodeWidthChar as _;
 
-use super::ask::{Error, ExperimentArgs};
 use super::open::start_browser_at;
-use super::terminal::out::{text_style, write_stdout};
+use super::selection::{Error, ExperimentArgs};
+use super::terminal::output::{text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::screen::{Screen, ScreenAction, Size};
 use super::terminal::signals::Signals;
-use super::terminal::spark::MAX_SPARKLINE_CHARS;
+use super::terminal::sparkline::MAX_SPARKLINE_CHARS;
 use super::terminal::table::columns::TextStyle;
 use super::terminal::table::{self, shorten};
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
@@ -70,12 +70,12 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
 async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut controls = Controls::default();
-    let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
-        let drawing = Drawing::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
+    let Some(mut screen) = Screen::acquire().map_err(Error::Output)? else {
+        let drawing = ScreenContent::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
         return write_stdout(drawing.text(TextStyle::default()).as_bytes());
     };
-    let mut drawing = Drawing::load(&client, &controls, screen.size().rows, None).await?;
-    let place = named(place, &drawing.id);
+    let mut drawing = ScreenContent::load(&client, &controls, screen.size().rows, None).await?;
+    let place = select_experiment(place, &drawing.id);
     // The message below the list: the error of the last update, or the effect of a key.
     let mut message = None;
     // The time until the next update. A key may set it to 0.
@@ -94,7 +94,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
             tokio::time::sleep(pause).await;
             update(&place, &mut client, &controls, size.rows, &drawing).await
         };
-        let act = tokio::select! {
+        let action = tokio::select! {
             next = next => {
                 pause = DRAW_INTERVAL;
                 message = match next {
@@ -103,13 +103,13 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
                         controls.follow(drawing.list());
                         message.filter(Message::is_note)
                     }
-                    Err(error) => Some(Message::Lost(chain(&error))),
+                    Err(error) => Some(Message::Unreachable(chain(&error))),
                 };
                 continue;
             }
-            act = screen.act() => act,
+            action = screen.next_action() => action,
         };
-        let ScreenAction::Pressed(key) = act else { continue };
+        let ScreenAction::Pressed(key) = action else { continue };
         message = message.filter(|message| !message.is_note());
         match controls.press(key, drawing.list()) {
             KeyEffect::Quit => break true,
@@ -131,7 +131,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
 
 /// Returns the options that select this experiment. The default experiment may be another one after this one has
 /// ended.
-fn named(place: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
+fn select_experiment(place: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
     let mut place = place.clone();
     if place.manager.is_none() {
         place.experiment = Some(id.clone());
@@ -142,7 +142,7 @@ fn named(place: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
 /// A message below the list.
 enum Message {
     /// The manager cannot be reached, for this reason.
-    Lost(String),
+    Unreachable(String),
     /// The effect of a key, until the next key.
     Note(String),
 }
@@ -159,7 +159,7 @@ async fn request(client: &Client, change: TrialAction, trial: &str) -> String {
         TrialAction::Stop => ("kill", "is being stopped"),
         TrialAction::Retry => ("retry", "runs again"),
     };
-    match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
+    match client.request_json("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
         Ok(_) => format!("trial {trial} {effect}"),
         Err(error) => chain(&error),
     }
@@ -184,19 +184,19 @@ async fn update(
     client: &mut Client,
     controls: &Controls,
     rows: usize,
-    before: &Drawing,
-) -> Result<Drawing, Error> {
-    match Drawing::load(client, controls, rows, Some(before)).await {
+    before: &ScreenContent,
+) -> Result<ScreenContent, Error> {
+    match ScreenContent::load(client, controls, rows, Some(before)).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
             *client = place.client().await?;
-            Drawing::load(client, controls, rows, Some(before)).await
+            ScreenContent::load(client, controls, rows, Some(before)).await
         }
         updated => updated,
     }
 }
 
 /// The content of the screen.
-struct Drawing {
+struct ScreenContent {
     id: ExperimentId,
     /// The experiment as the API describes it.
     experiment: Value,
@@ -216,7 +216,7 @@ struct Drawing {
     may_change: bool,
 }
 
-impl Drawing {
+impl ScreenContent {
     /// Loads the state for a screen of `rows` rows. `before` is the last state.
     async fn load(
         client: &Client,
@@ -224,9 +224,9 @@ impl Drawing {
         rows: usize,
         before: Option<&Self>,
     ) -> Result<Self, Error> {
-        let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
+        let experiment = client.request_json("GET", "/api/v1/experiment", None).await?;
         let id = experiment.get("id").and_then(Value::as_str).unwrap_or_default();
-        let id = ExperimentId::new(id).map_err(Error::Named)?;
+        let id = ExperimentId::new(id).map_err(Error::InvalidId)?;
         // One more screen, so that a page key needs no wait.
         let detailed = controls.first..controls.first.saturating_add(rows);
         let (trials, total) = trials(client, controls, detailed.end.saturating_add(rows)).await?;
@@ -294,9 +294,9 @@ impl Drawing {
             }
             Pane::Help => HELP_LINES.into_iter().take(room).map(str::to_owned).collect(),
         };
-        let hint = printable(&controls.hint(size.columns));
+        let hint = printable(&controls.key_line(size.columns));
         lines.push(match message {
-            Some(Message::Lost(why)) => {
+            Some(Message::Unreachable(why)) => {
                 format!("q quits, ? helps; trying again: {}", printable(why))
             }
             Some(Message::Note(note)) => printable(note),
@@ -385,7 +385,7 @@ async fn trials(
     while trials.len() < wanted {
         let limit = TRIALS_PER_PAGE.min(wanted - trials.len());
         let path = format!("/api/v1/trials?{}&limit={limit}&cursor={cursor}", controls.query());
-        let found = client.ask("GET", &path, None).await?;
+        let found = client.request_json("GET", &path, None).await?;
         total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
         trials.extend(found.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());
         let Some(next) = found.get("next").and_then(Value::as_str) else { break };
@@ -398,7 +398,7 @@ async fn trials(
 async fn text(
     client: &Client,
     controls: &Controls,
-    before: Option<&Drawing>,
+    before: Option<&ScreenContent>,
 ) -> Result<String, Error> {
     let Pane::Text { trial, content } = &controls.pane else { return Ok(String::new()) };
     let same = before.filter(|before| before.pane == controls.pane);
@@ -407,11 +407,11 @@ async fn text(
     }
     let base = format!("/api/v1/trials/{trial}");
     if *content == Content::Why {
-        let found = client.ask("GET", &base, None).await?;
+        let found = client.request_json("GET", &base, None).await?;
         return Ok(table::explanation(&found, TextStyle { colours: false, ..text_style() }));
     }
     let path = format!("{base}/log?stream={}&tail={OUTPUT_BYTES}", content.name());
-    let part = client.ask("GET", &path, None).await?;
+    let part = client.request_json("GET", &path, None).await?;
     Ok(part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
@@ -445,8 +445,8 @@ async fn load_trial(
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
     let curve = format!("{base}/metrics?type=intermediate&points={MAX_SPARKLINE_CHARS}");
-    let curve = client.ask("GET", &curve, None).await?;
-    let samples = client.ask("GET", &format!("{base}/samples?points=4"), None).await?;
+    let curve = client.request_json("GET", &curve, None).await?;
+    let samples = client.request_json("GET", &format!("{base}/samples?points=4"), None).await?;
     Ok(ListedTrial::new(trial, &curve, &samples, now_ms))
 }
 
@@ -454,15 +454,15 @@ async fn load_trial(
 mod tests {
     use serde_json::json;
 
-    use super::list::tests::plain;
+    use super::list::tests::numbered_trial;
     use super::*;
 
-    fn drawing(experiment: Value, total: usize) -> Drawing {
+    fn drawing(experiment: Value, total: usize) -> ScreenContent {
         let ids: Vec<_> = (0..total).map(|at| format!("t{at}")).collect();
-        Drawing {
+        ScreenContent {
             id: ExperimentId::new("e").unwrap(),
             experiment,
-            rows: ids.iter().enumerate().map(|(at, id)| plain(at, id)).collect(),
+            rows: ids.iter().enumerate().map(|(at, id)| numbered_trial(at, id)).collect(),
             ids,
             total,
             detailed: 0..total,
@@ -472,14 +472,14 @@ mod tests {
         }
     }
 
-    fn with_head(head: usize, total: usize) -> Drawing {
+    fn with_head(head: usize, total: usize) -> ScreenContent {
         let trouble = vec!["x"; head.saturating_sub(2)].join("\n");
         drawing(json!({"id": "e", "state": "RUNNING", "trouble": trouble}), total)
     }
 
     #[test]
     fn a_screen_shows_as_much_as_fits() {
-        let shown = |drawing: &Drawing, columns, rows| {
+        let shown = |drawing: &ScreenContent, columns, rows| {
             drawing.frame(&mut Controls::default(), None, Size { columns, rows })
         };
         for (head, running) in [(3, 0), (14, 2), (40, 200)] {
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(none[4], "no trials that run; v shows others", "{none:#?}");
         let lost = with_head(3, 2).frame(
             &mut Controls::default(),
-            Some(&Message::Lost("gone\u{1b}".to_owned())),
+            Some(&Message::Unreachable("gone\u{1b}".to_owned())),
             Size { columns: 80, rows: 24 },
         );
         assert_eq!(lost[8], "q quits, ? helps; trying again: gone\u{fffd}");
@@ -541,13 +541,13 @@ mod tests {
             controls
         };
         let whole = drawing(json!({"id": "e", "state": "RUNNING"}), 90);
-        let drawing = Drawing { detailed: 10..30, ..whole };
+        let drawing = ScreenContent { detailed: 10..30, ..whole };
         for (first, visible, expected) in
             [(10, 20, false), (9, 20, true), (11, 20, true), (0, 5, true), (85, 20, true)]
         {
             assert_eq!(drawing.lacks_rows(&at(first, visible)), expected, "{first}, {visible}");
         }
-        let few = Drawing { total: 12, ..drawing };
+        let few = ScreenContent { total: 12, ..drawing };
         assert!(!few.lacks_rows(&at(10, 40)));
     }
 
@@ -557,7 +557,7 @@ mod tests {
         let pane = Pane::Text { trial: "t3".to_owned(), content: Content::Stdout };
         controls.pane = pane.clone();
         let text = "one\n".repeat(99) + "last\t\u{1b}";
-        let drawing = Drawing { text, pane, ..drawing(json!({"id": "e"}), 9) };
+        let drawing = ScreenContent { text, pane, ..drawing(json!({"id": "e"}), 9) };
         let lines = drawing.frame(&mut controls, None, Size { columns: 3, rows: 6 });
         assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
         controls.text.press(crate::cli::terminal::screen::Key::Up);

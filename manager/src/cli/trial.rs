@@ -6,11 +6,11 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use super::ask::named::TrialName;
-use super::ask::pages::{all_metrics, find_trials, origins};
-use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
-use super::terminal::out::{print, text_style, write_stdout};
+use super::selection::paging::{all_metrics, find_trials, origins};
+use super::selection::trial_name::TrialName;
+use super::selection::{Error, ExperimentArgs, Format, OutputArgs};
+use super::terminal::output::{print_value, text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::table;
 use super::terminal::table::columns::TextStyle;
@@ -164,7 +164,7 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             limit,
             options,
         } => {
-            let options = options.of(id);
+            let options = options.for_experiment(id);
             let mut query = format!("sort={}", percent::encode(&sort));
             if descending {
                 query.push_str("&order=desc");
@@ -217,7 +217,7 @@ async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Er
         }
     }
     let body = json!({ "parameters": parameters });
-    let answer = place.manager().await?.ask("POST", "/api/v1/trials", Some(&body)).await?;
+    let answer = place.manager().await?.request_json("POST", "/api/v1/trials", Some(&body)).await?;
     let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();
     write_stdout(format!("{id}\n").as_bytes())
 }
@@ -233,7 +233,7 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &Out
             // Ignored: standard error may be closed.
             drop(writeln!(std::io::stderr().lock(), "{note}; omit --name to list its metrics"));
         }
-        print(options.output, &Value::Array(found), table::metrics)
+        print_value(options.output, &Value::Array(found), table::metrics)
     };
     exit_code(shown.await)
 }
@@ -254,7 +254,7 @@ async fn trials(options: &OutputArgs, query: &str, limit: Option<usize>) -> Resu
     if matches!(options.output, Format::Table) && text_style().links {
         link_pages(&mut rows, &options.place).await;
     }
-    print(options.output, &Value::Array(rows), table::trials)
+    print_value(options.output, &Value::Array(rows), table::trials)
 }
 
 /// Adds to each trial the address of its page, if a manager or another server serves it.
@@ -274,11 +274,11 @@ async fn show_trial(
 ) -> Result<(), Error> {
     let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
-    let mut answer = client.ask("GET", &path, None).await?;
+    let mut answer = client.request_json("GET", &path, None).await?;
     if matches!(options.output, Format::Table) && text_style().links {
         link_pages(std::slice::from_mut(&mut answer), &options.place).await;
     }
-    print(options.output, &answer, table)
+    print_value(options.output, &answer, table)
 }
 
 async fn logs(
@@ -293,15 +293,15 @@ async fn logs(
         return follow::follow(place, client, &trial, stream).await;
     }
     let path = format!("/api/v1/trials/{trial}/log/{stream}");
-    let bytes = client.bytes("GET", &path, None).await?;
+    let bytes = client.request_bytes("GET", &path, None).await?;
     write_stdout(&bytes)
 }
 
 async fn files(options: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
     let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
-    let answer = client.ask("GET", &path, None).await?;
-    print(options.output, &answer, table::files)
+    let answer = client.request_json("GET", &path, None).await?;
+    print_value(options.output, &answer, table::files)
 }
 
 async fn request_for_each(
@@ -325,7 +325,7 @@ async fn send_for_each(
 ) -> Result<(), Error> {
     let mut refused: Option<Error> = None;
     for trial in trials {
-        match client.ask("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await {
+        match client.request_json("POST", &format!("/api/v1/trials/{trial}/{verb}"), body).await {
             Ok(_) => {}
             Err(error @ client::Error::Refused { status: 404 | 409, .. }) => {
                 if let Some(before) = refused.replace(error.into()) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use super::ask::Error;
+use super::selection::Error;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
@@ -82,7 +82,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     match removed {
         Ok(()) => EXIT_DONE,
         Err(source) => {
-            print_error(&Error::File { path: dir.path().to_owned(), source });
+            print_error(&Error::ReadFile { path: dir.path().to_owned(), source });
             EXIT_NOTHING_SUCCEEDED
         }
     }

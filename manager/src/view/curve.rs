@@ -43,9 +43,9 @@ pub struct CurveDownsampler<T> {
     /// Half the number of points of which two are kept.
     stretch: usize,
     first: Option<CurvePoint<T>>,
-    kept: Vec<CurvePoint<T>>,
+    kept_points: Vec<CurvePoint<T>>,
     /// The beginning of a stretch that is not complete.
-    begun: Vec<CurvePoint<T>>,
+    incomplete_stretch: Vec<CurvePoint<T>>,
     last: Option<CurvePoint<T>>,
 }
 
@@ -53,10 +53,17 @@ pub struct CurveDownsampler<T> {
 type CurvePoint<T> = (T, Option<f64>);
 
 impl<T> CurveDownsampler<T> {
-    /// Creates a thinner that keeps about `points` points, at least four.
+    /// Creates a downsampler that keeps about `points` points, at least four.
     pub fn new(points: usize) -> Self {
         let (first, last) = (None, None);
-        Self { points: points.max(4), stretch: 1, first, kept: Vec::new(), begun: Vec::new(), last }
+        Self {
+            points: points.max(4),
+            stretch: 1,
+            first,
+            kept_points: Vec::new(),
+            incomplete_stretch: Vec::new(),
+            last,
+        }
     }
 
     /// Adds the next point and its value.
@@ -66,17 +73,17 @@ impl<T> CurveDownsampler<T> {
             return;
         }
         let Some(before) = self.last.replace((point, number)) else { return };
-        self.begun.push(before);
+        self.incomplete_stretch.push(before);
         if self.stretch == 1 {
-            self.kept.append(&mut self.begun);
-        } else if self.begun.len() == 2 * self.stretch {
-            self.kept.extend(peaks(std::mem::take(&mut self.begun)));
+            self.kept_points.append(&mut self.incomplete_stretch);
+        } else if self.incomplete_stretch.len() == 2 * self.stretch {
+            self.kept_points.extend(peaks(std::mem::take(&mut self.incomplete_stretch)));
         }
-        if self.kept.len() > 2 * self.points {
+        if self.kept_points.len() > 2 * self.points {
             // The points of two stretches are thinned to those of one stretch of twice the length.
-            let mut all = std::mem::take(&mut self.kept).into_iter();
+            let mut all = std::mem::take(&mut self.kept_points).into_iter();
             while !all.as_slice().is_empty() {
-                self.kept.extend(peaks(all.by_ref().take(4).collect()));
+                self.kept_points.extend(peaks(all.by_ref().take(4).collect()));
             }
             self.stretch *= 2;
         }
@@ -84,8 +91,8 @@ impl<T> CurveDownsampler<T> {
 
     /// Returns the curve, with at most the requested number of points.
     pub fn finish(self) -> Vec<T> {
-        let curve = self.first.into_iter().chain(self.kept);
-        let curve: Vec<_> = curve.chain(peaks(self.begun)).chain(self.last).collect();
+        let curve = self.first.into_iter().chain(self.kept_points);
+        let curve: Vec<_> = curve.chain(peaks(self.incomplete_stretch)).chain(self.last).collect();
         let thin = thin(curve, self.points, |(_, number)| *number);
         thin.into_iter().map(|(point, _)| point).collect()
     }
@@ -164,7 +171,7 @@ mod tests {
         let mut most = 0;
         for (at, value) in curve.into_iter().enumerate() {
             thinner.add((at, value), Some(value));
-            most = most.max(thinner.kept.len() + thinner.begun.len());
+            most = most.max(thinner.kept_points.len() + thinner.incomplete_stretch.len());
         }
         (thinner.finish(), most)
     }

@@ -41,7 +41,7 @@ pub enum Column {
     /// The value of a metric: the final one, or else the latest.
     Metric(String),
     /// The value of a parameter or, if there is none of that name, of a metric.
-    Named(String),
+    ParameterOrMetric(String),
 }
 
 impl Column {
@@ -55,7 +55,7 @@ impl Column {
     /// Returns the column with this name. A name without `parameters.` or `metrics.` may be that of a parameter or a
     /// metric.
     pub fn of_word(word: &str) -> Self {
-        Self::parse(word).unwrap_or_else(|| Self::Named(word.to_owned()))
+        Self::parse(word).unwrap_or_else(|| Self::ParameterOrMetric(word.to_owned()))
     }
 
     /// Returns the column with this complete name.
@@ -219,7 +219,7 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), QueryErr
             let names = trials.iter().flat_map(|trial| trial.metrics.keys());
             Err(QueryError::Metric(name.clone(), words(names.map(String::as_str).collect())))
         }
-        Column::Named(name) if !has_parameter(name) && !has_metric(name) => {
+        Column::ParameterOrMetric(name) if !has_parameter(name) && !has_metric(name) => {
             Err(QueryError::Column(name.clone()))
         }
         Column::Sequence
@@ -232,7 +232,7 @@ fn check_order(trials: &[Arc<TrialSummary>], by: &Column) -> Result<(), QueryErr
         | Column::Duration
         | Column::Parameter(_)
         | Column::Metric(_)
-        | Column::Named(_) => Ok(()),
+        | Column::ParameterOrMetric(_) => Ok(()),
     }
 }
 
@@ -296,7 +296,7 @@ fn sort_key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
             parameter(trial, name).map_or(SortKey::Missing(()), parameter_key)
         }
         Column::Metric(name) => metric_key(filter::metric(trial, name)),
-        Column::Named(name) => match parameter(trial, name) {
+        Column::ParameterOrMetric(name) => match parameter(trial, name) {
             Some(value) => parameter_key(value),
             None => metric_key(filter::metric(trial, name)),
         },

@@ -29,7 +29,7 @@ pub struct TrialSummary {
     /// The trial's position in the experiment, from 0.
     pub sequence: u64,
     /// The trial's state, with NNI's name, such as `RUNNING`.
-    #[serde(serialize_with = "word")]
+    #[serde(serialize_with = "serialize_state")]
     #[schema(value_type = String)]
     pub state: JobState,
     /// The parameters.
@@ -101,7 +101,10 @@ pub struct TrialSummary {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn word<S: serde::Serializer>(state: &JobState, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_state<S: serde::Serializer>(
+    state: &JobState,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(state.as_str())
 }
 
@@ -127,12 +130,13 @@ impl TrialSummary {
     }
 
     pub(super) fn new(
-        glance: TrialSummaryRow,
+        summary_row: TrialSummaryRow,
         (objective, goals): (Option<&str>, &Goals),
         change: i64,
         revision: u64,
     ) -> Self {
-        let TrialSummaryRow { key, row, facts_through, finals, latest, verdict, lost } = glance;
+        let TrialSummaryRow { key, row, facts_through, finals, latest, verdict, lost } =
+            summary_row;
         let own = finals.iter().chain(&latest).map(|metric| (&row.attempt, metric));
         let result = pick_result_with_goals(own, &row.attempt, objective, goals);
         let name = result.name.or_else(|| objective.map(str::to_owned));

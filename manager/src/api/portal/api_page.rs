@@ -116,7 +116,7 @@ fn type_name(schema: &Value) -> Markup {
     let options = schema.get("oneOf").or_else(|| schema.get("anyOf")).and_then(Value::as_array);
     if let Some(options) = options {
         let named = options.iter().find(|option| option.get("$ref").is_some());
-        return html! { (named.map_or_else(|| html! { "any" }, kind)) };
+        return html! { (named.map_or_else(|| html! { "any" }, type_name)) };
     }
     let words = match &schema["type"] {
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null"),

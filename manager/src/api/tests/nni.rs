@@ -162,7 +162,7 @@ async fn objects_are_sent_to_nni_with_the_counting_member_as_default() {
     };
     let step = |sequence, acc| report(MetricKind::Intermediate, sequence, acc);
     bed.report(Lane::Facts, 0, vec![step(0, 0.25), step(1, 0.5)]).await;
-    let (_, trial) = bed.nni_json("/api/v1/trials/t").await;
+    let (_, trial) = bed.get_json("/api/v1/trials/t").await;
     let seen = ["metric", "latest", "latest_step", "final"].map(|name| &trial[name]);
     assert_eq!(seen, [&json!("acc"), &json!(0.5), &json!(1), &Value::Null]);
     let listed = |records: &Value| {

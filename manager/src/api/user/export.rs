@@ -21,7 +21,7 @@ use crate::view::origin::{self, TrialOrigin};
 use crate::view::table;
 
 /// The number of metrics that are read at once.
-const METRIC_CHUNK: u32 = 10_000;
+const METRICS_PER_READ: u32 = 10_000;
 
 /// Returns the machine, the training service and the code of each trial
 ///
@@ -154,7 +154,7 @@ async fn read_metrics(shared: &Shared, trial: &Value) -> Result<Vec<Value>, Erro
     let id = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = metric_page(shared, &id, &ValuesQuery::page(after, METRIC_CHUNK)).await?;
+        let page = metric_page(shared, &id, &ValuesQuery::page(after, METRICS_PER_READ)).await?;
         let values = page.metrics.into_iter();
         all.extend(values.map(|metric| serde_json::to_value(metric).unwrap_or_default()));
         match page.next.and_then(|next| i64::try_from(next).ok()) {

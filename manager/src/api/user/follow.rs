@@ -147,7 +147,7 @@ fn open_stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     (headers, Body::new(body)).into_response()
 }
 
-fn resumes_after(headers: &HeaderMap, query: &FollowQuery) -> Result<Option<String>, Error> {
+fn resume_position(headers: &HeaderMap, query: &FollowQuery) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("last-event-id") else { return Ok(query.after.clone()) };
     let text = value.to_str().map_err(|_| unknown_event("Last-Event-ID"))?;
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
@@ -174,14 +174,14 @@ pub(super) async fn events(
     Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
-    let after = match resumes_after(&headers, &query)? {
+    let after = match resume_position(&headers, &query)? {
         Some(text) => Some(text.parse::<i64>().map_err(|_| unknown_event(&text))?),
         None => None,
     };
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
     let first = shared.state.trial_cache.refresh().await?;
-    Ok(open_stream(shared, allowance, move |mut line| async move {
+    Ok(open_stream(shared, allowance, move |mut stream| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
         // A resumed stream first sends the trials that changed meanwhile, and all that have not ended.
@@ -203,26 +203,26 @@ pub(super) async fn events(
             news.sort_by_key(|trial| trial.change);
             for trial in news {
                 sent_through = sent_through.max(trial.change);
-                line.send_event("trial", &sent_through.to_string(), trial.as_ref()).await?;
+                stream.send_event("trial", &sent_through.to_string(), trial.as_ref()).await?;
             }
             sent_through = snapshot.through;
             let id = sent_through.to_string();
-            let shown = present_view(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
+            let shown = present_view(&stream.shared, &snapshot).await.map_err(|_| StreamClosed)?;
             let now = serde_json::to_string(&shown).map_err(|_| StreamClosed)?;
             // A change of the run time alone is not sent, because clients have clocks.
             let timeless =
                 crate::view::ExperimentView { elapsed_ms: 0, ended_per_hour: None, ..shown };
             let timeless = serde_json::to_string(&timeless).map_err(|_| StreamClosed)?;
             if timeless != sent_view {
-                line.send_text(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
+                stream.send_text(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
                 sent_view = timeless;
             }
             if !continues {
-                line.send_event("end", &id, &()).await?;
-                return line.wait_for_disconnect().await;
+                stream.send_event("end", &id, &()).await?;
+                return stream.wait_for_disconnect().await;
             }
-            continues = line.pause(&mut commits).await?;
-            snapshot = line.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
+            continues = stream.pause(&mut commits).await?;
+            snapshot = stream.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
             news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
             seen = snapshot.revision;
         }
@@ -300,7 +300,7 @@ pub(super) async fn trial_events(
     Extension(allowance): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
-    let seen = match resumes_after(&headers, &query)? {
+    let seen = match resume_position(&headers, &query)? {
         Some(text) => SeenPart::read(&text).ok_or_else(|| unknown_event(&text))?,
         None => SeenPart::NOTHING,
     };
@@ -308,7 +308,7 @@ pub(super) async fn trial_events(
     requested_attempt(&shared, &trial, None).await?;
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
-    Ok(open_stream(shared, allowance, move |mut line| async move {
+    Ok(open_stream(shared, allowance, move |mut stream| async move {
         let mut seen = seen;
         let mut revision = None;
         let mut output = SilentOutput::default();
@@ -316,7 +316,7 @@ pub(super) async fn trial_events(
         loop {
             // Read first: the reports before the trial's end are then sent before its end.
             let snapshot =
-                line.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
+                stream.shared.state.trial_cache.refresh().await.map_err(|_| StreamClosed)?;
             let summary = snapshot.find(trial.as_str()).ok_or(StreamClosed)?;
             let ended = summary.state.is_final();
             let is_silent = silent_agent_output::is_silent(summary.state);
@@ -326,24 +326,25 @@ pub(super) async fn trial_events(
             // The client received output that the agent has not reported. The agent's own output waits until the
             // trial's state shows that the agent reports, because the client must first get `attempt`.
             if !(is_silent && output.was_sent) {
-                while send_changes(&mut line, &trial, &mut seen, ended).await? {}
+                while send_changes(&mut stream, &trial, &mut seen, ended).await? {}
             }
             if revision != Some(summary.revision) {
                 revision = Some(summary.revision);
-                line.send_event("trial", &seen.write(), summary).await?;
+                stream.send_event("trial", &seen.write(), summary).await?;
             }
             if ended {
-                line.send_event("end", &seen.write(), &()).await?;
-                return line.wait_for_disconnect().await;
+                stream.send_event("end", &seen.write(), &()).await?;
+                return stream.wait_for_disconnect().await;
             }
             if !continues {
                 return Ok(());
             }
             continues = if is_silent {
-                let silent_for = silent_time(&line.shared, summary.state, &trial).await?;
-                send_output(&mut line, &trial, &mut output, &seen, silent_for, &mut commits).await?
+                let silent_for = silent_time(&stream.shared, summary.state, &trial).await?;
+                send_output(&mut stream, &trial, &mut output, &seen, silent_for, &mut commits)
+                    .await?
             } else {
-                line.pause(&mut commits).await?
+                stream.pause(&mut commits).await?
             };
         }
     }))
@@ -352,20 +353,20 @@ pub(super) async fn trial_events(
 /// Sends the output of a trial whose agent is silent, or waits for a change in the store. Returns `false` when the
 /// stream must end.
 async fn send_output(
-    line: &mut EventStream,
+    stream: &mut EventStream,
     trial: &TrialJobId,
     silent_output: &mut SilentOutput,
     seen: &SeenPart,
     silent_for: Option<Duration>,
     commits: &mut watch::Receiver<u64>,
 ) -> Result<bool, StreamClosed> {
-    let shared = line.shared.clone();
+    let shared = stream.shared.clone();
     let output = tokio::select! {
-        continues = line.pause(commits) => return continues,
+        continues = stream.pause(commits) => return continues,
         output = silent_output.next(&shared, trial, silent_for) => output,
     };
     if output != UnreportedOutput::default() {
-        line.send_event("unheard", &seen.write(), &output).await?;
+        stream.send_event("unheard", &seen.write(), &output).await?;
     }
     Ok(true)
 }
@@ -388,21 +389,21 @@ async fn silent_time(
 
 /// Sends the news of a trial, which may have ended. Returns `true` if there may be more.
 async fn send_changes(
-    line: &mut EventStream,
+    stream: &mut EventStream,
     trial: &TrialJobId,
     seen: &mut SeenPart,
     ended: bool,
 ) -> Result<bool, StreamClosed> {
     let Some(attempt) =
-        requested_attempt(&line.shared, trial, None).await.map_err(|_| StreamClosed)?
+        requested_attempt(&stream.shared, trial, None).await.map_err(|_| StreamClosed)?
     else {
         return Ok(false);
     };
     if attempt.key != seen.attempt {
         *seen = SeenPart { attempt: attempt.key, ..SeenPart::NOTHING };
-        line.send_event("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
+        stream.send_event("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
     }
-    let store = line.shared.state.store.clone();
+    let store = stream.shared.state.store.clone();
     let (queries, logs) = (store.queries(), store.logs());
     let mut more = false;
     let rows = queries.metrics_after(attempt.key, seen.facts, MAX_VALUES).await;
@@ -411,7 +412,7 @@ async fn send_changes(
         seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
-        line.send_event("metrics", &seen.write(), &metrics).await?;
+        stream.send_event("metrics", &seen.write(), &metrics).await?;
     }
     let rows = queries.samples_after(&attempt, seen.bulk, MAX_VALUES).await;
     let rows = rows.map_err(|_| StreamClosed)?;
@@ -419,16 +420,16 @@ async fn send_changes(
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(MAX_VALUES).unwrap_or(usize::MAX);
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
-        line.send_event("samples", &seen.write(), &samples).await?;
+        stream.send_event("samples", &seen.write(), &samples).await?;
     }
     let writing = logs.output_attempt(trial).await.map_err(|_| StreamClosed)?;
     let writing = writing.map_or(attempt.key, |row| row.key);
-    for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
-        let place = match stream {
+    for (source, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
+        let place = match source {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
-        let part = logs.read_part(writing, stream, *place, MAX_LOG_BYTES).await;
+        let part = logs.read_part(writing, source, *place, MAX_LOG_BYTES).await;
         let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {
@@ -441,7 +442,7 @@ async fn send_changes(
             more |= part.next < part.end;
             let text = String::from_utf8_lossy(&part.bytes).into_owned();
             let event = LogEvent { stream: word, from: part.from, text, times: line_times(&part) };
-            line.send_event("log", &seen.write(), &event).await?;
+            stream.send_event("log", &seen.write(), &event).await?;
         }
     }
     Ok(more)

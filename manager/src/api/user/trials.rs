@@ -25,7 +25,7 @@ const PAGE_BOUNDS: (u32, u32) = (100, 1000);
 /// The default and the maximum number of metrics or samples on a page.
 const VALUE_BOUNDS: (u32, u32) = (1000, 10_000);
 /// The number of values that are read at once for a thinned curve.
-const VALUE_CHUNK: u32 = 10_000;
+const VALUES_PER_READ: u32 = 10_000;
 
 /// The filters and the order of the list of trials.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -301,7 +301,7 @@ pub(in crate::api) async fn metric_page(
     // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
     let mut curves: HashMap<String, CurveDownsampler<MetricRow>> = HashMap::new();
     loop {
-        let rows = store.queries().metrics_after(attempt.key, after, VALUE_CHUNK).await?;
+        let rows = store.queries().metrics_after(attempt.key, after, VALUES_PER_READ).await?;
         let Some(last) = rows.last() else { break };
         after = i64::try_from(last.seq).unwrap_or(i64::MAX);
         for row in rows.into_iter().filter(wanted) {

@@ -7,7 +7,7 @@ use trial_protocol::MetricValue;
 
 use crate::app::{self, ExperimentStart, RunningManager, Settings};
 use crate::cli::terminal::plain_text::counted;
-use crate::cli::terminal::progress::{brief, result_problem, tail};
+use crate::cli::terminal::progress::{brief, last_nonempty_lines, result_problem};
 use crate::cli::terminal::signals::Signals;
 use crate::config::ExperimentSpec;
 use crate::experiment::ending::RecordedEnd;
@@ -31,7 +31,7 @@ pub(super) async fn run(
     let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
     let mut signals = Signals::new().map_err(|error| chain(&error))?;
     let goals = spec.goals.clone();
-    let what = ExperimentStart::New(Box::new(reduced(spec)));
+    let what = ExperimentStart::New(Box::new(reduce_to_one_trial(spec)));
     let mut running = app::start(settings, what).await.map_err(|error| chain(&error))?;
     let mut interrupted = false;
     let mut started = Instant::now();
@@ -56,9 +56,10 @@ pub(super) async fn run(
             Some(Notice::Lost { message, .. }) => note(&message),
             Some(Notice::Ended { end, result, last_lines, .. }) => {
                 if end.state != JobState::Succeeded {
-                    tail(&last_lines).for_each(|line| note(&format!("    | {line}")));
+                    last_nonempty_lines(&last_lines)
+                        .for_each(|line| note(&format!("    | {line}")));
                 }
-                finding = assess(end, &result, &goals, started.elapsed());
+                finding = judge_trial(end, &result, &goals, started.elapsed());
             }
             Some(Notice::Found { .. } | Notice::State(_)) => {}
         }
@@ -75,7 +76,7 @@ async fn finish(running: RunningManager) -> Result<(), String> {
 }
 
 /// Returns the experiment with a single trial, and without notifications, retries, an assessor and a hold.
-fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
+fn reduce_to_one_trial(mut spec: ExperimentSpec) -> ExperimentSpec {
     spec.max_trial_duration =
         Some(spec.max_trial_duration.map_or(TRIAL_TIMEOUT, |own| own.min(TRIAL_TIMEOUT)));
     spec.max_trial_number = Some(1);
@@ -90,7 +91,7 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
 }
 
 /// Judges the probe's trial. A trial that reached the time limit is not a failure.
-fn assess(
+fn judge_trial(
     end: RecordedEnd,
     result: &TrialResult,
     goals: &Goals,
@@ -158,7 +159,8 @@ mod tests {
         for (state, message, result, expected) in table {
             let exit_code = message.map(|_| 127);
             let end = RecordedEnd { state, message: message.map(str::to_owned), exit_code };
-            let actual = match assess(end, &result, &Goals::default(), Duration::from_secs(7)) {
+            let actual = match judge_trial(end, &result, &Goals::default(), Duration::from_secs(7))
+            {
                 Ok(text) => format!("ok {text}"),
                 Err(text) => format!("FAIL {text}"),
             };

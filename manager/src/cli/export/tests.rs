@@ -119,7 +119,7 @@ fn an_export_writes_only_within_its_folder() {
         }
         writer.finish().unwrap();
         assert!(matches!(Writer::new(form, Some(&to)), Err(Error::Exists(_))));
-        assert!(matches!(Writer::new(form, None), Err(Error::WantsFolder)));
+        assert!(matches!(Writer::new(form, None), Err(Error::NeedsFolder)));
     }
     let runs = fs::read_dir(folder.path().join("m/0")).unwrap().flatten();
     let runs: Vec<_> = runs.map(|run| run.path()).filter(|path| path.is_dir()).collect();

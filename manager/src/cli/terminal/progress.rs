@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
-use super::out::{stderr_link, stderr_width};
+use super::output::{stderr_link, stderr_width};
 use super::plain_text::printable;
 use super::table;
 use crate::app::RunningManager;
@@ -83,28 +83,28 @@ impl Progress {
             improvements: Vec::new(),
             waits: HashSet::new(),
         };
-        progress.write(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
-        progress.line(&format!("  results are stored in {}", running.dir.path().display()));
+        progress.print_raw(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
+        progress.print(&format!("  results are stored in {}", running.dir.path().display()));
         let spec = &running.spec;
         for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
-            progress.line(&format!("  {warning}"));
+            progress.print(&format!("  {warning}"));
         }
         if let Some(sentence) = running.spec.assumed_direction_hint() {
-            progress.line(&format!("  {sentence}"));
+            progress.print(&format!("  {sentence}"));
         }
         for sentence in running.spec.missing_direction_warning().iter().flat_map(|all| all.lines())
         {
-            progress.line(&format!("  {sentence}"));
+            progress.print(&format!("  {sentence}"));
         }
         if let Some(metric) = &running.spec.objective {
             progress.warn_of_direction(metric);
         }
         if let Some(url) = &running.advertised {
             progress
-                .line(&format!("  trials reach the manager at {url} (change with --advertise)"));
+                .print(&format!("  trials reach the manager at {url} (change with --advertise)"));
             if ["://localhost", "://127.", "://[::1]"].iter().any(|own| url.contains(own)) {
                 let why = "pods have their own loopback interface: they reach this address only on the host's network";
-                progress.line(&format!("  {why}"));
+                progress.print(&format!("  {why}"));
             }
         }
         progress
@@ -133,7 +133,7 @@ impl Progress {
         if !std::mem::replace(&mut self.direction_checked, true)
             && let Some(warning) = self.spec.direction_warning(metric)
         {
-            self.line(&warning);
+            self.print(&warning);
         }
     }
 
@@ -147,15 +147,15 @@ impl Progress {
                 self.is_done = false;
             }
             Notice::Lost { trial, sequence, message } => {
-                self.line(&format!("trial {sequence} ({trial}) LOST: {message}"));
+                self.print(&format!("trial {sequence} ({trial}) LOST: {message}"));
             }
             Notice::Found { trial, sequence } => {
-                self.line(&format!("trial {sequence} ({trial}) reports again"));
+                self.print(&format!("trial {sequence} ({trial}) reports again"));
             }
             Notice::Waits { trial, sequence, why } => {
                 // Many trials may wait for the same reason, which is shown once.
                 if self.waits.insert(why.clone()) {
-                    self.line(&format!("trial {sequence} ({trial}) waits: {why}"));
+                    self.print(&format!("trial {sequence} ({trial}) waits: {why}"));
                 }
             }
             Notice::Ended { trial, sequence, end, result, last_lines, competes } => {
@@ -165,21 +165,22 @@ impl Progress {
                     self.warn_of_direction(metric);
                 }
                 if end.state == JobState::Succeeded {
-                    self.compare(sequence, competes);
+                    self.compare_with_best(sequence, competes);
                     self.extend_front(result.last.as_ref());
                     let problem = result_problem(result.last.as_ref(), &self.spec.goals);
                     if let Some(problem) = problem {
-                        self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
+                        self.print(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
                 } else {
                     let why = end.message.unwrap_or_default();
                     let code = end.exit_code.map(|code| format!(" (exit code {code})"));
                     let code = code.unwrap_or_default();
-                    self.line(&format!("trial {sequence} ({trial}) {}{code}: {why}", end.state));
+                    self.print(&format!("trial {sequence} ({trial}) {}{code}: {why}", end.state));
                     // The message may already contain the only line.
-                    let lines = tail(&last_lines).filter(|line| !why.contains(line.trim()));
+                    let lines =
+                        last_nonempty_lines(&last_lines).filter(|line| !why.contains(line.trim()));
                     for line in lines {
-                        self.line(&format!("    | {line}"));
+                        self.print(&format!("    | {line}"));
                     }
                 }
                 if end.state != JobState::SysCanceled {
@@ -189,16 +190,16 @@ impl Progress {
                 }
             }
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
-                self.line("the tuner has nothing more to propose");
+                self.print("the tuner has nothing more to propose");
             }
-            Notice::Message(message) => self.line(&message),
+            Notice::Message(message) => self.print(&message),
             Notice::State(state) => self.is_done = state == ExperimentState::Done,
         }
         self.draw();
     }
 
     /// Compares a result with the best one.
-    fn compare(&mut self, sequence: u64, competes: Option<f64>) {
+    fn compare_with_best(&mut self, sequence: u64, competes: Option<f64>) {
         if is_better(self.spec.direction, competes, self.best.map(|(_, best)| best)) {
             self.best = competes.map(|number| (sequence, number));
             self.improvements.extend(competes);
@@ -224,11 +225,11 @@ impl Progress {
         if self.is_live() {
             // A terminal may wrap a line that reaches its last column.
             let width = stderr_width().saturating_sub(1);
-            self.bar.set_message(self.numbers().line(width));
+            self.bar.set_message(self.search_progress().line(width));
         }
     }
 
-    fn numbers(&self) -> SearchProgress {
+    fn search_progress(&self) -> SearchProgress {
         let failed = self.ended.values().filter(|state| **state == JobState::Failed).count();
         let several = Some(&self.spec.goals).filter(|goals| goals.has_several_objectives());
         SearchProgress {
@@ -251,12 +252,12 @@ impl Progress {
             return;
         }
         self.last_status = Some(now);
-        self.line(&self.numbers().sentence());
+        self.print(&self.search_progress().sentence());
     }
 
     /// Reports the first interruption.
     pub(in crate::cli) fn report_stop(&self) {
-        self.line("stopping the trials; interrupt again to exit immediately");
+        self.print("stopping the trials; interrupt again to exit immediately");
     }
 
     /// Reports the second interruption.
@@ -268,12 +269,12 @@ impl Progress {
             1 => "exiting while 1 trial still runs".to_owned(),
             more => format!("exiting while {more} trials still run"),
         };
-        self.line(&format!("{exiting}; `trial-manager resume {id}` continues"));
+        self.print(&format!("{exiting}; `trial-manager resume {id}` continues"));
     }
 
     /// Reports that the manager exits while its trials keep running.
     pub(in crate::cli) fn report_detached(&self, id: &ExperimentId) {
-        self.line(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
+        self.print(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
     }
 
     /// Calls a function that prints, without the bar.
@@ -286,12 +287,12 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    fn line(&self, text: &str) {
-        self.write(&printable(text));
+    fn print(&self, text: &str) {
+        self.print_raw(&printable(text));
     }
 
     /// Prints a line that may contain a hyperlink.
-    fn write(&self, line: &str) {
+    fn print_raw(&self, line: &str) {
         self.bar.suspend(|| {
             // Ignored: standard error may be closed.
             drop(writeln!(std::io::stderr().lock(), "{line}"));
@@ -341,7 +342,7 @@ pub(in crate::cli) fn brief(number: f64) -> String {
 }
 
 /// Returns the last [`MAX_OUTPUT_LINES`] lines of a text that are not empty.
-pub(in crate::cli) fn tail(text: &str) -> impl Iterator<Item = &str> {
+pub(in crate::cli) fn last_nonempty_lines(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(MAX_OUTPUT_LINES);
     lines.into_iter().skip(from)

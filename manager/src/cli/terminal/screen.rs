@@ -70,21 +70,21 @@ pub(in crate::cli) struct Screen {
 /// The keys from standard input, if it is a terminal. Dropping them restores its former modes.
 struct Keys {
     stdin: Stdin,
-    before: Termios,
+    former_modes: Termios,
     pressed: mpsc::Receiver<Key>,
 }
 
 impl Screen {
     /// Takes the terminal at standard output. Returns `None` if standard output is not a terminal that supports
     /// drawing.
-    pub(in crate::cli) fn take() -> io::Result<Option<Self>> {
+    pub(in crate::cli) fn acquire() -> io::Result<Option<Self>> {
         let stdout = io::stdout();
         let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
         if dumb || !stdout.is_terminal() {
             return Ok(None);
         }
         let resized = signal(SignalKind::window_change())?;
-        let keys = Keys::take()?;
+        let keys = Keys::acquire()?;
         let mut screen = Self { stdout, keys, resized };
         screen.write(BEGIN_DRAWING)?;
         Ok(Some(screen))
@@ -107,7 +107,7 @@ impl Screen {
     }
 
     /// Waits for the next action of the user. Cancel safe.
-    pub(in crate::cli) async fn act(&mut self) -> ScreenAction {
+    pub(in crate::cli) async fn next_action(&mut self) -> ScreenAction {
         let pressed = async {
             match &mut self.keys {
                 // A closed terminal sends no more keys.
@@ -138,26 +138,26 @@ impl Drop for Screen {
 impl Keys {
     /// Takes the keys from standard input. Returns `None` if it is not a terminal, or if this process is a background
     /// job, which may not read from the terminal.
-    fn take() -> io::Result<Option<Self>> {
+    fn acquire() -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() || !is_in_the_foreground(&stdin) {
             return Ok(None);
         }
-        let before = tcgetattr(&stdin)?;
-        let mut now = before.clone();
+        let former_modes = tcgetattr(&stdin)?;
+        let mut now = former_modes.clone();
         now.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         now.special_codes[SpecialCodeIndex::VMIN] = 1;
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         let (sender, pressed) = mpsc::channel(64);
         tcsetattr(&stdin, OptionalActions::Now, &now)?;
-        let taken = Self { stdin, before, pressed };
+        let taken = Self { stdin, former_modes, pressed };
         // The thread runs until the program exits, because a blocked read of a key cannot be cancelled.
         std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
             let mut bytes = [0; 64];
             loop {
                 // An error means that the terminal was closed, like the end of input.
                 let read = io::stdin().read(&mut bytes).unwrap_or(0);
-                let mut all = keys(&bytes[..read]).into_iter();
+                let mut all = parse_keys(&bytes[..read]).into_iter();
                 if read == 0 || all.any(|key| sender.blocking_send(key).is_err()) {
                     break;
                 }
@@ -170,12 +170,12 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         // Ignored: the terminal may be closed.
-        tcsetattr(&self.stdin, OptionalActions::Now, &self.before).unwrap_or(());
+        tcsetattr(&self.stdin, OptionalActions::Now, &self.former_modes).unwrap_or(());
     }
 }
 
 /// PURE: returns the keys in the bytes that a terminal sent. Knows xterm's sequences and skips unknown sequences.
-fn keys(bytes: &[u8]) -> Vec<Key> {
+fn parse_keys(bytes: &[u8]) -> Vec<Key> {
     const KEY_SEQUENCES: [(&str, Key); 12] = [
         ("\u{1b}[A", Key::Up),
         ("\u{1b}OA", Key::Up),
@@ -239,7 +239,7 @@ mod tests {
             (b"\xff\0", &[Char('\u{fffd}')]),
         ];
         for (bytes, expected) in table {
-            assert_eq!(keys(bytes), expected, "{bytes:?}");
+            assert_eq!(parse_keys(bytes), expected, "{bytes:?}");
         }
     }
 }

@@ -11,8 +11,8 @@ use nix::libc::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// The time in which further signals repeat the first one. GNU `timeout` signals the process and then its process group,
-/// and a wrapper passes on a signal that the terminal sends to both. A second Ctrl-C of a user comes later.
+/// The time in which further signals repeat the first one. GNU `timeout` signals the process and then its process
+/// group, and a wrapper passes on a signal that the terminal sends to both. A second Ctrl-C of a user comes later.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A signal that requests the end of the program.
@@ -41,8 +41,8 @@ impl Signals {
             .unwrap_or_default();
         let unless_ignored =
             |kind| if is_in(ignored, kind) { Ok(None) } else { signal(kind).map(Some) };
-        // With a handler, a write beyond the limit of a file's size fails like one to a full disk. Without it, the signal
-        // would end the manager. Programs that the manager starts do not inherit the handler.
+        // With a handler, a write beyond the limit of a file's size fails like one to a full disk. Without it, the
+        // signal would end the manager. Programs that the manager starts do not inherit the handler.
         drop(signal(SignalKind::from_raw(SIGXFSZ))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -57,8 +57,8 @@ impl Signals {
         loop {
             let signal = tokio::select! {
                 _ = self.terminate.recv() => EndSignal::Terminate,
-                () = receive(&mut self.interrupt) => EndSignal::Interrupt,
-                () = receive(&mut self.hang_up) => EndSignal::Interrupt,
+                () = receive_if_some(&mut self.interrupt) => EndSignal::Interrupt,
+                () = receive_if_some(&mut self.hang_up) => EndSignal::Interrupt,
             };
             let now = Instant::now();
             if !is_repetition(self.last, now) {
@@ -69,13 +69,13 @@ impl Signals {
     }
 }
 
-/// PURE: returns whether a signal only repeats the `last` one that counted. Repetitions do not extend the interval, so a
-/// user who keeps pressing Ctrl-C is heard.
+/// PURE: returns whether a signal only repeats the `last` one that counted. Repetitions do not extend the interval, so
+/// a user who keeps pressing Ctrl-C is heard.
 fn is_repetition(last: Option<Instant>, now: Instant) -> bool {
     last.is_some_and(|last| now.saturating_duration_since(last) <= REPEAT_INTERVAL)
 }
 
-async fn receive(signal: &mut Option<Signal>) {
+async fn receive_if_some(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => pending().await,

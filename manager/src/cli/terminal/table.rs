@@ -25,7 +25,7 @@ const MAX_OTHER_RESULTS: usize = 4;
 const HEADING_WIDTH: usize = 24;
 
 /// Returns a member as text, empty if it is absent.
-pub(in crate::cli) fn text(of: &Value, name: &str) -> String {
+pub(in crate::cli) fn member_text(of: &Value, name: &str) -> String {
     of.get(name).map(cell).unwrap_or_default()
 }
 
@@ -91,24 +91,24 @@ pub(in crate::cli) fn brief_text(of: &Value, name: &str) -> String {
 }
 
 /// Returns the lines of a text, each printable.
-fn lines(text: &str) -> Vec<String> {
+fn printable_lines(text: &str) -> Vec<String> {
     text.trim_end().lines().map(printable).collect()
 }
 
 /// Returns a member in full length, wrapped to the space next to `indent` columns of other text.
 fn wrapped(of: &Value, name: &str, style: TextStyle, indent: usize) -> String {
     let text = of.get(name).and_then(Value::as_str).unwrap_or_default();
-    let lines = lines(text).into_iter().map(|line| style.wrap(&line, indent));
+    let lines = printable_lines(text).into_iter().map(|line| style.wrap(&line, indent));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a member in full length, for a column that wraps its lines.
-fn whole(of: &Value, name: &str) -> String {
-    lines(of.get(name).and_then(Value::as_str).unwrap_or_default()).join("\n")
+fn full_text(of: &Value, name: &str) -> String {
+    printable_lines(of.get(name).and_then(Value::as_str).unwrap_or_default()).join("\n")
 }
 
 /// Returns a result with all its digits, and an object with all its members.
-fn uncut(of: &Value, name: &str) -> String {
+fn full_result(of: &Value, name: &str) -> String {
     match of.get(name) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => printable(text),
@@ -146,7 +146,7 @@ fn table(
 }
 
 /// Returns lines of names and values. A value may have several lines; a name without a value is left out.
-fn pairs(pairs: impl Iterator<Item = (String, String)>) -> String {
+fn name_values(pairs: impl Iterator<Item = (String, String)>) -> String {
     let pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     pairs.into_iter().fold(String::new(), |mut text, (name, value)| {
@@ -156,7 +156,7 @@ fn pairs(pairs: impl Iterator<Item = (String, String)>) -> String {
     })
 }
 
-fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+fn list_items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     of.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
@@ -167,13 +167,13 @@ pub(in crate::cli) fn experiments(all: &Value, style: TextStyle) -> String {
     let (run, troubled) = (any("url"), any("trouble"));
     let row = |one: &Value| {
         let own = vec![
-            text(one, "id"),
-            text(one, "state"),
+            member_text(one, "id"),
+            member_text(one, "state"),
             moment(one, "created_at_ms"),
-            text(one, "name"),
+            member_text(one, "name"),
         ];
-        let url = run.then(|| text(one, "url"));
-        own.into_iter().chain(url).chain(troubled.then(|| whole(one, "trouble"))).collect()
+        let url = run.then(|| member_text(one, "url"));
+        own.into_iter().chain(url).chain(troubled.then(|| full_text(one, "trouble"))).collect()
     };
     let heads = [
         ("id", ColumnFit::Link),
@@ -186,25 +186,25 @@ pub(in crate::cli) fn experiments(all: &Value, style: TextStyle) -> String {
     let heads = heads.into_iter().chain(run).chain(trouble);
     let mut columns = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
     for one in all {
-        columns.push_linked(row(one), text(one, "url"));
+        columns.push_linked(row(one), member_text(one, "url"));
     }
     columns.render(style).0
 }
 
 /// Returns the member `state` in its colour.
 fn state(of: &Value, style: TextStyle) -> String {
-    let state = text(of, "state");
+    let state = member_text(of, "state");
     style.paint(&state, &state)
 }
 
 /// Returns the id as a hyperlink to the page, if known.
 fn linked_id(of: &Value, style: TextStyle) -> String {
-    style.link(&text(of, PAGE_MEMBER), &text(of, "id"))
+    style.link(&member_text(of, PAGE_MEMBER), &member_text(of, "id"))
 }
 
 /// Returns the id of a trial as a hyperlink to its page, if the page of its experiment is known.
 fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
-    let (page, id) = (text(one, PAGE_MEMBER), text(trial, "id"));
+    let (page, id) = (member_text(one, PAGE_MEMBER), member_text(trial, "id"));
     let page = if page.is_empty() { page } else { format!("{page}/trials/{id}") };
     style.link(&page, &id)
 }
@@ -221,14 +221,14 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
     };
     let best = one.get("best").filter(|best| !best.is_null());
     let best_text = best.map_or_else(String::new, |best| {
-        let result = estimate(best).map_or_else(|| text(best, "final"), |mean| mean + ",");
+        let result = estimate(best).map_or_else(|| member_text(best, "final"), |mean| mean + ",");
         let id = linked_trial(one, best, style);
-        format!("{result} by trial {} ({id})", text(best, "sequence"))
+        format!("{result} by trial {} ({id})", member_text(best, "sequence"))
     });
     let parameters = best.map(parameters).unwrap_or_default();
     let before = [
         ("id", linked_id(one, style)),
-        ("name", text(one, "name")),
+        ("name", member_text(one, "name")),
         ("state", state(one, style)),
         ("trouble", wrapped(one, "trouble", style, LABEL_WIDTH)),
         ("created (UTC)", moment(one, "created_at_ms")),
@@ -241,9 +241,9 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
                 .map(view::span)
                 .unwrap_or_default(),
         ),
-        ("trials", text(one, "trials")),
-        ("max trials", text(one, "max_trial_number")),
-        ("concurrency", text(one, "trial_concurrency")),
+        ("trials", member_text(one, "trials")),
+        ("max trials", member_text(one, "max_trial_number")),
+        ("concurrency", member_text(one, "trial_concurrency")),
         ("counts", counts("counts")),
         ("failures", counts("causes")),
         ("objective", objective(one, style, LABEL_WIDTH)),
@@ -254,21 +254,21 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("objectives", objectives(one)),
         (
             "Pareto front",
-            items(one, "pareto")
-                .map(|trial| on_front(one, trial, style))
+            list_items(one, "pareto")
+                .map(|trial| front_trial(one, trial, style))
                 .collect::<Vec<_>>()
                 .join("\n"),
         ),
         (
             "services",
-            items(one, "training_services").map(service_part).collect::<Vec<_>>().join("\n"),
+            list_items(one, "training_services").map(service_part).collect::<Vec<_>>().join("\n"),
         ),
-        ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
+        ("code", list_items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference", style, LABEL_WIDTH)),
-        ("packages", text(one, "packages_file")),
+        ("packages", member_text(one, "packages_file")),
     ];
     let named = |(name, value): (&str, String)| (name.to_owned(), value);
-    pairs(before.into_iter().map(named).chain(parameters).chain(after.into_iter().map(named)))
+    name_values(before.into_iter().map(named).chain(parameters).chain(after.into_iter().map(named)))
 }
 
 /// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.
@@ -276,32 +276,36 @@ pub(in crate::cli) fn estimate(trial: &Value) -> Option<String> {
     let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
     let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
     let (mean, within) = (brief_text(estimate, "mean"), within.unwrap_or_default());
-    Some(format!("{mean}{within}, the mean of {} trials", text(estimate, "results")))
+    Some(format!("{mean}{within}, the mean of {} trials", member_text(estimate, "results")))
 }
 
 /// Returns the objectives and their directions, if there are several.
 fn objectives(one: &Value) -> String {
-    let parts = items(one, "objectives").map(|objective| {
-        format!("{} {}", text(objective, "direction"), printable(&text(objective, "metric")))
+    let parts = list_items(one, "objectives").map(|objective| {
+        format!(
+            "{} {}",
+            member_text(objective, "direction"),
+            printable(&member_text(objective, "metric"))
+        )
     });
     parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns a short description of a trial of the Pareto front.
-fn on_front(one: &Value, trial: &Value, style: TextStyle) -> String {
-    let values = items(one, "objectives").map(|objective| {
-        let metric = text(objective, "metric");
+fn front_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
+    let values = list_items(one, "objectives").map(|objective| {
+        let metric = member_text(objective, "metric");
         let value = trial.get("final").and_then(|last| last.get(&metric)).map(cell);
         format!("{} {}", printable(&metric), value.unwrap_or_default())
     });
     let values = values.collect::<Vec<_>>().join(", ");
     let id = linked_trial(one, trial, style);
-    format!("{values} by trial {} ({id})", text(trial, "sequence"))
+    format!("{values} by trial {} ({id})", member_text(trial, "sequence"))
 }
 
 /// Returns the metric that counts, its direction, and any warning about them.
 fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
-    let named = [text(one, "objective"), text(one, "chosen_objective")];
+    let named = [member_text(one, "objective"), member_text(one, "chosen_objective")];
     let [named, chosen] = named.map(|name| printable(&name));
     let metric = match (named.is_empty(), chosen.is_empty()) {
         (false, _) => named,
@@ -312,7 +316,7 @@ fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
     };
     let warning = wrapped(one, "direction_warning", style, indent);
     let assumed = one.get("optimize_mode_assumed") == Some(&Value::Bool(true));
-    let mode = text(one, "optimize_mode");
+    let mode = member_text(one, "optimize_mode");
     let direction = if assumed { format!("{mode}, assumed") } else { mode };
     let lines = [style.wrap(&format!("{direction}: {metric}"), indent), warning];
     lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
@@ -342,7 +346,7 @@ fn service_part(part: &Value) -> String {
 
 /// Returns the name of one of several training services.
 fn part_name(part: &Value) -> String {
-    format!("[{}] {}", text(part, "index"), printable(&text(part, "platform")))
+    format!("[{}] {}", member_text(part, "index"), printable(&member_text(part, "platform")))
 }
 
 /// Returns a short description of a version of the code.
@@ -374,7 +378,7 @@ pub(in crate::cli) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
 
 /// Returns the parameters with a column, in the order of their first occurrence, and the number of parameters without a
 /// column.
-pub(in crate::cli) fn columns<'a>(
+pub(in crate::cli) fn parameter_columns<'a>(
     all: impl Iterator<Item = &'a Value>,
     most: usize,
 ) -> (Vec<String>, usize) {
@@ -396,7 +400,7 @@ pub(in crate::cli) fn parameter(flat: &[(String, &Value)], name: &str) -> String
 }
 
 /// Returns a note on the number of parameters without a column. Empty if there are none.
-pub(in crate::cli) fn more(parameters: usize, whole: &str) -> String {
+pub(in crate::cli) fn omitted_parameters_note(parameters: usize, whole: &str) -> String {
     match parameters {
         0 => String::new(),
         _ => format!("{}; {whole}\n", counted(parameters, "more parameter")),
@@ -409,31 +413,34 @@ pub(in crate::cli) const PAGE_MEMBER: &str = "page";
 /// Returns a list of trials.
 pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let (names, left) =
-        columns(all.iter().filter_map(|trial| trial.get("parameters")), MAX_PARAMETER_COLUMNS);
+    let (names, left) = parameter_columns(
+        all.iter().filter_map(|trial| trial.get("parameters")),
+        MAX_PARAMETER_COLUMNS,
+    );
     // The reason of a failure is more important to the user than the numbers, so it is on their left.
-    let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
+    let has_reasons = all.iter().any(|trial| !member_text(trial, "message").is_empty());
     let heads =
         [("trial", ColumnFit::Number), ("id", ColumnFit::Link), ("state", ColumnFit::State)];
     let why = has_reasons.then_some(("why", ColumnFit::Sentence));
-    let result = result_name(all.iter().map(|trial| text(trial, "metric")));
+    let result = result_name(all.iter().map(|trial| member_text(trial, "metric")));
     let others = other_results(all);
     let numbers = [("latest", ColumnFit::OptionalNumber), ("time", ColumnFit::OptionalNumber)];
     let places: BTreeSet<String> =
-        all.iter().map(place).filter(|place| !place.is_empty()).collect();
+        all.iter().map(trial_place).filter(|place| !place.is_empty()).collect();
     let has_places = places.len() > 1;
     let owned = |(name, fit): (&str, ColumnFit)| (name.to_owned(), fit);
     let heads = heads.into_iter().chain(why).map(owned).chain([(result, ColumnFit::Number)]);
-    let heads = heads.chain(others.iter().map(|name| (short(name), ColumnFit::OptionalNumber)));
+    let heads =
+        heads.chain(others.iter().map(|name| (short_heading(name), ColumnFit::OptionalNumber)));
     let heads = heads.chain(numbers.into_iter().map(owned));
     let heads = heads.chain(has_places.then_some(("where", ColumnFit::Optional)).map(owned));
     let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for trial in all {
         let flat = view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null));
-        let own = ["sequence", "id", "state"].into_iter().map(|name| text(trial, name));
-        let why = has_reasons.then(|| text(trial, "message"));
-        let metric = text(trial, "metric");
+        let own = ["sequence", "id", "state"].into_iter().map(|name| member_text(trial, name));
+        let why = has_reasons.then(|| member_text(trial, "message"));
+        let metric = member_text(trial, "metric");
         let member = |name: &String| {
             trial.get("final").and_then(|last| last.get(name)).map(brief).unwrap_or_default()
         };
@@ -442,21 +449,21 @@ pub(in crate::cli) fn trials(all: &Value, style: TextStyle) -> String {
         let results = results.chain([result_text(trial, "latest", &metric)]);
         let values = names.iter().map(|name| parameter(&flat, name));
         let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
-        let row = row.chain(has_places.then(|| place(trial))).chain(values);
-        columns.push_linked(row.collect(), text(trial, PAGE_MEMBER));
+        let row = row.chain(has_places.then(|| trial_place(trial))).chain(values);
+        columns.push_linked(row.collect(), member_text(trial, PAGE_MEMBER));
     }
     let (text, left_out) = columns.render(style);
-    text + &more(left + left_out, "`trial show` and `-o json` show all")
+    text + &omitted_parameters_note(left + left_out, "`trial show` and `-o json` show all")
 }
 
 /// Returns the heading of the results: the name of their metric, or `final` if trials report none by name.
 pub(in crate::cli) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
     let name = metrics.find(|name| !name.is_empty() && name != OBJECTIVE);
-    name.map_or_else(|| "final".to_owned(), |name| short(&name))
+    name.map_or_else(|| "final".to_owned(), |name| short_heading(&name))
 }
 
 /// Returns a name for the head of a column.
-fn short(name: &str) -> String {
+fn short_heading(name: &str) -> String {
     shorten(&heading(name), HEADING_WIDTH)
 }
 
@@ -464,7 +471,7 @@ fn short(name: &str) -> String {
 fn other_results(trials: &[Value]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for trial in trials {
-        let metric = text(trial, "metric");
+        let metric = member_text(trial, "metric");
         let members = trial.get("final").and_then(Value::as_object).into_iter().flatten();
         for (name, value) in members {
             let is_new = name != OBJECTIVE && *name != metric && !names.contains(name);
@@ -479,19 +486,20 @@ fn other_results(trials: &[Value]) -> Vec<String> {
 /// Returns a trial's result for a column. Of an object, it is the member `metric`, or else the one that counts.
 pub(in crate::cli) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
     let Some(value) = trial.get(name) else { return String::new() };
-    counting(value, metric)
+    counting_value(value, metric)
 }
 
 /// Returns a result for a column. Of an object, it is the member `metric`, or else the one that counts.
-pub(in crate::cli) fn counting(result: &Value, metric: &str) -> String {
+pub(in crate::cli) fn counting_value(result: &Value, metric: &str) -> String {
     let member = result.get(metric).or_else(|| result.get(OBJECTIVE));
     brief(member.unwrap_or(result))
 }
 
 /// Returns the place of a trial: its machine, after the index of its training service if there are several services.
-pub(in crate::cli) fn place(trial: &Value) -> String {
-    let part = trial.get("training_service").map(|part| format!("[{}]", text(part, "index")));
-    let host = Some(text(trial, "host")).filter(|host| !host.is_empty());
+pub(in crate::cli) fn trial_place(trial: &Value) -> String {
+    let part =
+        trial.get("training_service").map(|part| format!("[{}]", member_text(part, "index")));
+    let host = Some(member_text(trial, "host")).filter(|host| !host.is_empty());
     part.into_iter().chain(host).collect::<Vec<_>>().join(" ")
 }
 
@@ -499,51 +507,51 @@ pub(in crate::cli) fn place(trial: &Value) -> String {
 pub(in crate::cli) fn trial(one: &Value, style: TextStyle) -> String {
     // The width of the longest label and the gap after it.
     const LABEL_WIDTH: usize = 15;
-    let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
+    let command = list_items(one, "command").filter_map(Value::as_str).map(str::to_owned);
     let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [
-        ("trial", text(one, "sequence")),
+        ("trial", member_text(one, "sequence")),
         ("id", linked_id(one, style)),
         ("state", state(one, style)),
         ("why", wrapped(one, "message", style, LABEL_WIDTH)),
-        ("metric", text(one, "metric")),
-        ("final", uncut(one, "final")),
+        ("metric", member_text(one, "metric")),
+        ("final", full_result(one, "final")),
         ("mean", estimate(one).unwrap_or_default()),
-        ("latest", uncut(one, "latest")),
+        ("latest", full_result(one, "latest")),
         ("started (UTC)", moment(one, "started_at_ms")),
         ("ended (UTC)", moment(one, "ended_at_ms")),
         ("time", trial_duration(one)),
-        ("exit code", text(one, "exit_code")),
-        ("being stopped", text(one, "stopping")),
-        ("command", lines(&command).join("\n")),
-        ("host", text(one, "host")),
+        ("exit code", member_text(one, "exit_code")),
+        ("being stopped", member_text(one, "stopping")),
+        ("command", printable_lines(&command).join("\n")),
+        ("host", member_text(one, "host")),
         ("service", one.get("training_service").map(part_name).unwrap_or_default()),
         ("code", one.get("code").map(code).unwrap_or_default()),
-        ("attempt", text(one, "attempt")),
-        ("attempts", items(one, "attempts").count().to_string()),
+        ("attempt", member_text(one, "attempt")),
+        ("attempts", list_items(one, "attempts").count().to_string()),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    pairs(own.chain(parameters(one)))
+    name_values(own.chain(parameters(one)))
 }
 
 /// Returns the why of a trial's state: verdict, evidence and timeline.
 pub(in crate::cli) fn explanation(one: &Value, style: TextStyle) -> String {
-    let violations = items(one, "violations").filter_map(Value::as_str).map(printable);
+    let violations = list_items(one, "violations").filter_map(Value::as_str).map(printable);
     let own = [
         ("state", state(one, style)),
         ("why", wrapped(one, "message", style, VERDICT_INDENT)),
         ("violates", violations.collect::<Vec<_>>().join("\n")),
     ];
-    let mut shown = pairs(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let mut shown = name_values(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
         // The verdict's message is shown only if it differs from the trial's message above.
         let own_message = verdict.get("message") != one.get("message");
         shown.push_str(&verdict_text(verdict, own_message, style));
     }
     shown.push('\n');
-    let rows = items(one, "timeline").map(|entry| {
-        let why = whole(entry, "message");
-        vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), why]
+    let rows = list_items(one, "timeline").map(|entry| {
+        let why = full_text(entry, "message");
+        vec![moment(entry, "at_ms"), member_text(entry, "by"), member_text(entry, "what"), why]
     });
     let heads = [
         ("time (UTC)", ColumnFit::Text),
@@ -564,15 +572,15 @@ fn verdict_text(verdict: &Value, own_message: bool, style: TextStyle) -> String 
     let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
     let known = [
         ("message", message.unwrap_or_default()),
-        ("cause", text(verdict, "cause")),
-        ("class", text(verdict, "class")),
-        ("confidence", text(verdict, "confidence")),
+        ("cause", member_text(verdict, "cause")),
+        ("class", member_text(verdict, "class")),
+        ("confidence", member_text(verdict, "confidence")),
         ("exit", exit_text(verdict)),
-        ("stop", text(verdict, "stop")),
+        ("stop", member_text(verdict, "stop")),
         ("duration", ran),
     ];
     let known = known.into_iter().map(|(name, value)| (format!("  {name}"), value));
-    let mut shown = format!("\nverdict\n{}", pairs(known));
+    let mut shown = format!("\nverdict\n{}", name_values(known));
     let evidence = || verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
     if evidence().next().is_some() {
         shown.push_str("evidence\n");
@@ -580,7 +588,7 @@ fn verdict_text(verdict: &Value, own_message: bool, style: TextStyle) -> String 
     let is_stream = |name: &str| name.ends_with("_tail");
     let measured = evidence().filter(|(name, _)| !is_stream(name));
     let measured = measured.map(|(name, value)| measurement(name, value));
-    shown.push_str(&pairs(measured.map(|(name, value)| (format!("  {name}"), value))));
+    shown.push_str(&name_values(measured.map(|(name, value)| (format!("  {name}"), value))));
     for (name, value) in evidence().filter(|(name, _)| is_stream(name)) {
         writeln!(shown, "  {}", heading(&name.replace('_', " "))).unwrap_or_default();
         for line in value.as_str().unwrap_or_default().lines() {
@@ -618,7 +626,7 @@ pub(in crate::cli) fn bytes(amount: f64) -> String {
 /// Returns the list of a trial's metrics.
 pub(in crate::cli) fn metrics(all: &Value, style: TextStyle) -> String {
     let rows = all.as_array().into_iter().flatten().map(|one| {
-        ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
+        ["name", "type", "step", "value"].into_iter().map(|name| member_text(one, name)).collect()
     });
     let heads = [
         ("metric", ColumnFit::Text),
@@ -631,12 +639,13 @@ pub(in crate::cli) fn metrics(all: &Value, style: TextStyle) -> String {
 
 /// Returns the list of a trial's files, and their folder.
 pub(in crate::cli) fn files(all: &Value, style: TextStyle) -> String {
-    let rows = items(all, "files")
-        .map(|one| vec![text(one, "name"), text(one, "bytes"), moment(one, "modified_ms")]);
+    let rows = list_items(all, "files").map(|one| {
+        vec![member_text(one, "name"), member_text(one, "bytes"), moment(one, "modified_ms")]
+    });
     let heads =
         [("file", ColumnFit::Text), ("bytes", ColumnFit::Number), ("changed", ColumnFit::Text)];
     let more = if all["cut"] == true { "and more\n" } else { "" };
-    format!("{}{more}in {}\n", table(heads, rows, style), text(all, "folder"))
+    format!("{}{more}in {}\n", table(heads, rows, style), member_text(all, "folder"))
 }
 
 #[cfg(test)]

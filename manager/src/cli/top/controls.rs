@@ -188,8 +188,8 @@ impl Controls {
             Key::Char('e') => self.switch_stream(),
             Key::Char('w') => self.show(Content::Why, list),
             Key::Enter | Key::Char('l') => self.toggle_output(list),
-            Key::Char('K') => self.ask(TrialAction::Stop, list),
-            Key::Char('R') => self.ask(TrialAction::Retry, list),
+            Key::Char('K') => self.ask_to_confirm(TrialAction::Stop, list),
+            Key::Char('R') => self.ask_to_confirm(TrialAction::Retry, list),
             Key::Char('o') => self.subject(list).map_or(KeyEffect::Draw, KeyEffect::Open),
             Key::Down | Key::Char('j') => self.select(list, |at| at + 1),
             Key::Up | Key::Char('k') => self.select(list, |at| at.saturating_sub(1)),
@@ -226,7 +226,7 @@ impl Controls {
     }
 
     /// Returns the last line of the screen, which has room for `width` columns.
-    pub(super) fn hint(&self, width: usize) -> String {
+    pub(super) fn key_line(&self, width: usize) -> String {
         match (&self.typed, &self.question) {
             (Some((Input::Filter, typed)), _) => return format!("filter: {typed}▏"),
             (Some((Input::Search, typed)), _) => return format!("search: {typed}▏"),
@@ -239,7 +239,7 @@ impl Controls {
             (None, None) => {}
         }
         if let Pane::Text { .. } = self.pane {
-            return filled("Escape goes back".to_owned(), &TEXT_KEYS, width);
+            return append_fitting_keys("Escape goes back".to_owned(), &TEXT_KEYS, width);
         }
         let mut words = vec!["q quits, ? helps".to_owned()];
         if self.list > 0 {
@@ -251,7 +251,7 @@ impl Controls {
         if !self.filter.is_empty() {
             words.push(format!("only {}", self.filter));
         }
-        filled(words.join("   "), &LIST_KEYS, width)
+        append_fitting_keys(words.join("   "), &LIST_KEYS, width)
     }
 
     /// Returns the trial to which a key applies: the one whose text is shown, or else the selected one.
@@ -265,7 +265,7 @@ impl Controls {
         }
     }
 
-    fn ask(&mut self, change: TrialAction, list: List<'_>) -> KeyEffect {
+    fn ask_to_confirm(&mut self, change: TrialAction, list: List<'_>) -> KeyEffect {
         self.question = self.subject(list).map(|trial| (change, trial));
         KeyEffect::Draw
     }
@@ -348,7 +348,7 @@ impl Controls {
 }
 
 /// Returns a line with as many keys as fit after `line`.
-fn filled(line: String, keys: &[&str], width: usize) -> String {
+fn append_fitting_keys(line: String, keys: &[&str], width: usize) -> String {
     keys.iter().fold(line, |line, key| {
         let longer = format!("{line}   {key}");
         if longer.chars().count() <= width { longer } else { line }
@@ -380,13 +380,13 @@ mod tests {
             "another key than y does not stop the trial"
         );
         press(&mut controls, "jjK");
-        assert!(controls.hint(80).starts_with("stop trial b?"), "{}", controls.hint(80));
+        assert!(controls.key_line(80).starts_with("stop trial b?"), "{}", controls.key_line(80));
         let change = |change, trial: &str| KeyEffect::Change(change, trial.to_owned());
         assert_eq!(press(&mut controls, "y"), [change(TrialAction::Stop, "b")]);
         assert_eq!(press(&mut controls, "o"), [KeyEffect::Open("b".to_owned())]);
         press(&mut controls, "jjjjjjjR");
         assert_eq!(controls.row, Some(2), "no further than the last");
-        assert!(controls.hint(80).starts_with("rerun trial c?"), "{}", controls.hint(80));
+        assert!(controls.key_line(80).starts_with("rerun trial c?"), "{}", controls.key_line(80));
         assert_eq!(press(&mut controls, "y"), [change(TrialAction::Retry, "c")]);
         press(&mut controls, "g");
         assert_eq!(controls.row, Some(0));
@@ -408,7 +408,7 @@ mod tests {
         press(&mut controls, "ssvv");
         let wanted = "state=FAILED&sort=latest&order=asc&filter=lr%20%3C%201";
         assert_eq!(controls.query(), wanted);
-        assert!(controls.hint(60).ends_with("only lr < 1"), "{}", controls.hint(60));
+        assert!(controls.key_line(60).ends_with("only lr < 1"), "{}", controls.key_line(60));
         press(&mut controls, "/q?\u{1b}");
         assert_eq!(controls.query(), wanted, "a cancelled filter has no effect");
         press(&mut controls, "jl");
@@ -455,12 +455,12 @@ mod tests {
     fn the_help_and_the_last_line_fit_a_narrow_terminal() {
         assert!(HELP_LINES.iter().all(|line| line.chars().count() <= 60));
         let mut controls = Controls::default();
-        assert_eq!(controls.hint(20), "q quits, ? helps");
+        assert_eq!(controls.key_line(20), "q quits, ? helps");
         assert_eq!(
-            controls.hint(60),
+            controls.key_line(60),
             "q quits, ? helps   Enter output   w why   v view   / filter"
         );
         press(&mut controls, "l");
-        assert_eq!(controls.hint(60), "Escape goes back   PgUp PgDn scroll   / search   w why");
+        assert_eq!(controls.key_line(60), "Escape goes back   PgUp PgDn scroll   / search   w why");
     }
 }

@@ -5,9 +5,11 @@ use trial_protocol::OBJECTIVE;
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::cli::terminal::plain_text::printable;
-use crate::cli::terminal::spark::{bar, spark};
+use crate::cli::terminal::sparkline::{bar, sparkline};
 use crate::cli::terminal::table::columns::TextStyle;
-use crate::cli::terminal::table::{estimate, heading, parameter_cells, result_text, shorten, text};
+use crate::cli::terminal::table::{
+    estimate, heading, member_text, parameter_cells, result_text, shorten,
+};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
@@ -52,7 +54,7 @@ pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
 }
 
 /// Returns the first of these lines that fits, or else the last one.
-fn fitting<const COUNT: usize>(lines: [String; COUNT], style: TextStyle) -> String {
+fn first_fitting<const COUNT: usize>(lines: [String; COUNT], style: TextStyle) -> String {
     let room = style.width.unwrap_or(usize::MAX);
     let mut left = lines.into_iter().peekable();
     while let Some(line) = left.next() {
@@ -96,7 +98,7 @@ fn flow(parts: &[(String, String)], most: usize, style: TextStyle) -> Vec<String
 /// Returns the name and the id of the experiment, its state and its running time.
 fn title(one: &Value, style: TextStyle) -> String {
     let name = printable(one.get("name").and_then(Value::as_str).unwrap_or_default());
-    let (id, state) = (text(one, "id"), text(one, "state"));
+    let (id, state) = (member_text(one, "id"), member_text(one, "state"));
     let word = printable(&experiment_state(&state));
     let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::span);
     let elapsed = elapsed.map(|span| format!(" for {span}")).unwrap_or_default();
@@ -138,7 +140,7 @@ fn progress(one: &Value, style: TextStyle) -> String {
     };
     let bar = |width: usize| limit.map(|limit| bar(real(ended) / real(limit), width) + " ");
     let per_hour = rate.map(|rate| format!("   {rate:.0} per hour")).unwrap_or_default();
-    let to_come = match text(one, "state").as_str() {
+    let to_come = match member_text(one, "state").as_str() {
         "RUNNING" => limit.map(|limit| limit.saturating_sub(ended)),
         // No other trial is started.
         "NO_MORE_TRIAL" | "TUNER_NO_MORE_TRIAL" => Some(going),
@@ -159,7 +161,7 @@ fn progress(one: &Value, style: TextStyle) -> String {
         format!("{trials}{left}"),
         trials,
     ];
-    fitting(lines, style)
+    first_fitting(lines, style)
 }
 
 fn counts(one: &Value, style: TextStyle) -> Vec<String> {
@@ -181,13 +183,13 @@ fn best(one: &Value, style: TextStyle) -> Vec<String> {
     let objective = one.pointer("/objectives/0/metric").and_then(Value::as_str);
     let improvements = one.get("improvements").and_then(Value::as_array).into_iter().flatten();
     let values = improvements.filter_map(|step| step.get("value").and_then(Value::as_f64));
-    let curve = spark(&values.collect::<Vec<_>>());
-    let name = objective.map_or_else(|| text(best, "metric"), str::to_owned);
+    let curve = sparkline(&values.collect::<Vec<_>>());
+    let name = objective.map_or_else(|| member_text(best, "metric"), str::to_owned);
     let metric = Some(&name).filter(|name| *name != OBJECTIVE);
     let metric = metric.map(|name| heading(name)).unwrap_or_default();
     let result =
         estimate(best).map_or_else(|| result_text(best, "final", &name), |mean| format!("{mean},"));
-    let by = format!("{result} by trial {}", text(best, "sequence"));
+    let by = format!("{result} by trial {}", member_text(best, "sequence"));
     let of = match front.len() {
         0 => String::new(),
         count => format!(", Pareto front of {count}"),
@@ -197,7 +199,7 @@ fn best(one: &Value, style: TextStyle) -> Vec<String> {
         let metric = if metric.is_empty() { metric } else { format!("{metric} ") };
         format!("best {metric}{by}{id}{of}   {curve}").trim_end().to_owned()
     };
-    let id = || format!(" ({})", text(best, "id"));
+    let id = || format!(" ({})", member_text(best, "id"));
     let lines = [
         line(usize::MAX, id(), &curve),
         line(MAX_NAME_WIDTH, id(), &curve),
@@ -210,7 +212,7 @@ fn best(one: &Value, style: TextStyle) -> Vec<String> {
         (part.clone(), part)
     });
     let parameters = flow(&parameters.collect::<Vec<_>>(), MAX_PARAMETER_LINES, style);
-    [fitting(lines, style)].into_iter().chain(parameters).collect()
+    [first_fitting(lines, style)].into_iter().chain(parameters).collect()
 }
 
 #[cfg(test)]

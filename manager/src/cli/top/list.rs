@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::terminal::spark::{MAX_SPARKLINE_CHARS, bar, spark};
+use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
 use crate::cli::terminal::table::columns::{ColumnFit, Columns, TextStyle};
 use crate::cli::terminal::table::{self, bytes, shorten};
 use crate::job_state::JobState;
@@ -22,7 +22,7 @@ const MAX_REASON_WIDTH: usize = 40;
 
 /// A level of detail of the rows.
 #[derive(Debug, Clone, Copy)]
-struct Detail {
+struct RowDetail {
     /// The length of a curve, in characters.
     curve: usize,
     /// The length of a bar, in characters. 0 for no bars.
@@ -32,11 +32,11 @@ struct Detail {
 }
 
 /// The levels of detail, the highest first.
-const DETAIL_LEVELS: [Detail; 4] = [
-    Detail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: true },
-    Detail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: false },
-    Detail { curve: MAX_SPARKLINE_CHARS, bar: 0, each_gpu: false },
-    Detail { curve: 10, bar: 0, each_gpu: false },
+const DETAIL_LEVELS: [RowDetail; 4] = [
+    RowDetail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: true },
+    RowDetail { curve: MAX_SPARKLINE_CHARS, bar: 10, each_gpu: false },
+    RowDetail { curve: MAX_SPARKLINE_CHARS, bar: 0, each_gpu: false },
+    RowDetail { curve: 10, bar: 0, each_gpu: false },
 ];
 
 /// A listed trial.
@@ -59,7 +59,7 @@ impl ListedTrial {
         let name = trial.get("metric").and_then(Value::as_str);
         let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
         let points = metrics.flat_map(|one| {
-            points_of(&table::text(one, "name"), one.get("value").unwrap_or(&Value::Null))
+            points_of(&table::member_text(one, "name"), one.get("value").unwrap_or(&Value::Null))
         });
         let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
         let values = counted.map(|(_, number)| number).collect();
@@ -74,27 +74,27 @@ impl ListedTrial {
 
     /// Returns the id of the trial.
     pub(super) fn id(&self) -> String {
-        table::text(&self.trial, "id")
+        table::member_text(&self.trial, "id")
     }
 
     fn state(&self) -> JobState {
-        table::text(&self.trial, "state").parse().unwrap_or(JobState::Unknown)
+        table::member_text(&self.trial, "state").parse().unwrap_or(JobState::Unknown)
     }
 
     /// Returns the final result, or else the latest one.
     fn result(&self) -> String {
-        let metric = table::text(&self.trial, "metric");
+        let metric = table::member_text(&self.trial, "metric");
         let result = |name: &str| table::result_text(&self.trial, name, &metric);
         let last = result("final");
         if last.is_empty() { result("latest") } else { last }
     }
 
-    fn curve(&self, detail: Detail) -> String {
-        spark(&self.values[self.values.len().saturating_sub(detail.curve)..])
+    fn curve(&self, detail: RowDetail) -> String {
+        sparkline(&self.values[self.values.len().saturating_sub(detail.curve)..])
     }
 
     /// Returns the memory, with a bar if its limit is known.
-    fn memory(&self, detail: Detail) -> String {
+    fn memory(&self, detail: RowDetail) -> String {
         let read = |path: &str| self.sample.pointer(path).and_then(Value::as_f64);
         let limit = read("/cgroup/memory_limit_bytes");
         match (read("/cgroup/memory_bytes").filter(|_| limit.is_some()), limit) {
@@ -107,7 +107,7 @@ impl ListedTrial {
     }
 
     /// Returns the utilization and the memory of the GPUs.
-    fn gpus(&self, detail: Detail) -> String {
+    fn gpus(&self, detail: RowDetail) -> String {
         let gpus = self.sample.get("gpus").and_then(Value::as_array).into_iter().flatten();
         let gpus: Vec<_> = gpus.collect();
         let read = |gpu: &Value, name: &str| gpu.get(name).and_then(Value::as_f64);
@@ -134,7 +134,7 @@ impl ListedTrial {
 }
 
 /// Returns a bar and a blank, or nothing at a level without bars.
-fn bar_of(part: f64, detail: Detail) -> String {
+fn bar_of(part: f64, detail: RowDetail) -> String {
     if detail.bar == 0 { String::new() } else { bar(part, detail.bar) + " " }
 }
 
@@ -153,16 +153,16 @@ fn clock(ms: u64) -> String {
 
 /// Renders the list. The least important columns, which are the rightmost, are left out first.
 pub(super) fn render(rows: &[ListedTrial], style: TextStyle) -> String {
-    let fits = |detail: &Detail| columns(rows, *detail, &[]).render(style).1 == 0;
+    let fits = |detail: &RowDetail| columns(rows, *detail, &[]).render(style).1 == 0;
     let detail =
         DETAIL_LEVELS.into_iter().find(fits).unwrap_or(DETAIL_LEVELS[DETAIL_LEVELS.len() - 1]);
     let parameters = rows.iter().filter_map(|row| row.trial.get("parameters"));
-    let (names, _) = table::columns(parameters, MAX_PARAMETER_COLUMNS);
+    let (names, _) = table::parameter_columns(parameters, MAX_PARAMETER_COLUMNS);
     columns(rows, detail, &names).render(style).0
 }
 
 /// Returns the table in this detail, with columns for these parameters.
-fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
+fn columns(rows: &[ListedTrial], detail: RowDetail, names: &[String]) -> Columns {
     let all_run = rows.iter().all(|row| row.state() == JobState::Running);
     let heads = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
     let state = (!all_run).then_some(("state", ColumnFit::State));
@@ -183,16 +183,16 @@ fn columns(rows: &[ListedTrial], detail: Detail, names: &[String]) -> Columns {
     let mut columns = Columns::new(heads.chain(parameters));
     for row in rows {
         let flat = view::flatten_parameters(row.trial.get("parameters").unwrap_or(&Value::Null));
-        let own = [table::text(&row.trial, "sequence"), row.id()];
+        let own = [table::member_text(&row.trial, "sequence"), row.id()];
         let state = (!all_run).then(|| trial_state(row.state()).to_owned());
         let rest = [
             row.result(),
             row.ran_ms.map(clock).unwrap_or_default(),
-            table::cut(&table::text(&row.trial, "message"), MAX_REASON_WIDTH),
+            table::cut(&table::member_text(&row.trial, "message"), MAX_REASON_WIDTH),
             row.curve(detail),
             row.gpus(detail),
             row.memory(detail),
-            shorten(&table::place(&row.trial), MAX_NAME_WIDTH),
+            shorten(&table::trial_place(&row.trial), MAX_NAME_WIDTH),
         ];
         let values = names.iter().map(|name| table::parameter(&flat, name));
         columns.push(own.into_iter().chain(state).chain(rest).chain(values).collect());
@@ -208,12 +208,12 @@ pub(super) mod tests {
     use super::*;
 
     /// Creates a row with a number and an id.
-    pub(in super::super) fn plain(number: usize, id: &str) -> ListedTrial {
+    pub(in super::super) fn numbered_trial(number: usize, id: &str) -> ListedTrial {
         let trial = json!({"sequence": number, "id": id, "state": "RUNNING", "latest": number});
         ListedTrial::new(trial, &Value::Null, &Value::Null, None)
     }
 
-    fn running(gpus: usize) -> ListedTrial {
+    fn running_trial(gpus: usize) -> ListedTrial {
         let metric = |name: &str, value: f64| json!({"name": name, "value": value});
         let curve = json!({"metrics": [metric("acc", 0.0), metric("loss", 9.0), metric("acc", 1.0), metric("acc", 0.5)]});
         let gpu = json!({"utilization_percent": 90.0, "memory_used_bytes": 2e9});
@@ -234,7 +234,7 @@ pub(super) mod tests {
     }
 
     /// Returns the heading and the rows of a list, with one blank between cells.
-    fn shown(rows: &[ListedTrial], width: Option<usize>) -> Vec<String> {
+    fn rendered_lines(rows: &[ListedTrial], width: Option<usize>) -> Vec<String> {
         let text = render(rows, TextStyle { width, ..TextStyle::default() });
         assert!(text.lines().all(|line| line.width() <= width.unwrap_or(usize::MAX)), "{text}");
         let lines = text.lines().filter(|line| !line.starts_with('─'));
@@ -257,7 +257,7 @@ pub(super) mod tests {
             (None, all),
         ];
         for (width, expected) in table {
-            assert_eq!(shown(&[running(1)], width), expected, "{width:?}");
+            assert_eq!(rendered_lines(&[running_trial(1)], width), expected, "{width:?}");
         }
     }
 
@@ -265,7 +265,7 @@ pub(super) mod tests {
     fn many_gpus_are_a_summary_unless_they_fit() {
         let gpus = |width| {
             let style = TextStyle { width: Some(width), ..TextStyle::default() };
-            render(&[running(8)], style)
+            render(&[running_trial(8)], style)
         };
         assert!(gpus(80).contains("8 × 90 % 16.0 GB"), "{}", gpus(80));
         assert!(gpus(400).contains(&["█████████░ 90 % 2.0 GB"; 8].join("  ")), "{}", gpus(400));
@@ -285,7 +285,7 @@ pub(super) mod tests {
             "3 t failed 0.5 0:59 it exited with 1",
             "4 u succeeded 2",
         ];
-        assert_eq!(shown(&[failed, done], None), expected);
+        assert_eq!(rendered_lines(&[failed, done], None), expected);
     }
 
     #[test]

@@ -76,7 +76,8 @@ impl TextView {
         style: TextStyle,
     ) -> (Vec<String>, usize) {
         let width = style.width.unwrap_or(super::DEFAULT_WIDTH).max(1);
-        let all: Vec<_> = text.lines().flat_map(|line| pieces(&printable(line), width)).collect();
+        let all: Vec<_> =
+            text.lines().flat_map(|line| split_line(&printable(line), width)).collect();
         let is_match =
             |line: &String| !self.search.is_empty() && line.to_lowercase().contains(&self.search);
         self.height = height;
@@ -108,7 +109,7 @@ impl TextView {
 }
 
 /// Splits a line into pieces of at most `width` characters.
-fn pieces(line: &str, width: usize) -> Vec<String> {
+fn split_line(line: &str, width: usize) -> Vec<String> {
     let letters: Vec<char> = line.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
     if letters.is_empty() {
         return vec![String::new()];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::terminal::spark::{MAX_SPARKLINE_CHARS, bar, spark};
+use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
 use crate::cli::terminal::table::{cut, shorten};
 use crate::view;
 
@@ -37,7 +37,7 @@ pub(super) struct SearchProgress {
 
 /// A level of detail of the line.
 #[derive(Debug, Clone, Copy)]
-struct Detail {
+struct LineDetail {
     /// The length of the bar, in characters. 0 for no bar.
     bar: usize,
     /// The length of the curve, in characters. 0 for no curve.
@@ -49,21 +49,21 @@ struct Detail {
 }
 
 /// The levels of detail, the highest first.
-const DETAIL_LEVELS: [Detail; 8] = [
-    Detail {
+const DETAIL_LEVELS: [LineDetail; 8] = [
+    LineDetail {
         bar: 30,
         curve: MAX_SPARKLINE_CHARS,
         has_clock: true,
         has_rate: true,
         has_trial: true,
     },
-    Detail { bar: 30, curve: 8, has_clock: true, has_rate: true, has_trial: true },
-    Detail { bar: 10, curve: 8, has_clock: true, has_rate: true, has_trial: true },
-    Detail { bar: 10, curve: 8, has_clock: false, has_rate: true, has_trial: true },
-    Detail { bar: 10, curve: 8, has_clock: false, has_rate: false, has_trial: true },
-    Detail { bar: 6, curve: 8, has_clock: false, has_rate: false, has_trial: false },
-    Detail { bar: 0, curve: 8, has_clock: false, has_rate: false, has_trial: false },
-    Detail { bar: 0, curve: 0, has_clock: false, has_rate: false, has_trial: false },
+    LineDetail { bar: 30, curve: 8, has_clock: true, has_rate: true, has_trial: true },
+    LineDetail { bar: 10, curve: 8, has_clock: true, has_rate: true, has_trial: true },
+    LineDetail { bar: 10, curve: 8, has_clock: false, has_rate: true, has_trial: true },
+    LineDetail { bar: 10, curve: 8, has_clock: false, has_rate: false, has_trial: true },
+    LineDetail { bar: 6, curve: 8, has_clock: false, has_rate: false, has_trial: false },
+    LineDetail { bar: 0, curve: 8, has_clock: false, has_rate: false, has_trial: false },
+    LineDetail { bar: 0, curve: 0, has_clock: false, has_rate: false, has_trial: false },
 ];
 
 impl SearchProgress {
@@ -80,7 +80,7 @@ impl SearchProgress {
 
     /// Returns the sentence for a log.
     pub(super) fn sentence(&self) -> String {
-        let Detail { has_rate, has_trial, .. } = DETAIL_LEVELS[0];
+        let LineDetail { has_rate, has_trial, .. } = DETAIL_LEVELS[0];
         let counted = self.trials.unwrap_or(self.ended);
         let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
         let plural = if counted == 1 { "" } else { "s" };
@@ -89,7 +89,7 @@ impl SearchProgress {
         format!("{ended}{counts}{best}{}{}", self.front(), self.pace(has_rate))
     }
 
-    fn with_detail(&self, detail: Detail) -> String {
+    fn with_detail(&self, detail: LineDetail) -> String {
         let clock = format!("{} ", clock(self.elapsed));
         let clock = if detail.has_clock { clock } else { String::new() };
         let real = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
@@ -101,7 +101,7 @@ impl SearchProgress {
         let all = self.trials.map(|all| format!("/{all}")).unwrap_or_default();
         let ended = format!("{}{all} trials", self.ended);
         let curve = &self.improvements[self.improvements.len().saturating_sub(detail.curve)..];
-        let curve = if curve.len() > 1 { format!(" {}", spark(curve)) } else { String::new() };
+        let curve = if curve.len() > 1 { format!(" {}", sparkline(curve)) } else { String::new() };
         let (counts, best) = (self.counts(), self.best(detail.has_trial));
         let (front, pace) = (self.front(), self.pace(detail.has_rate));
         format!("{clock}{bar}{ended}{counts}{best}{curve}{front}{pace}")
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn some() -> SearchProgress {
+    fn search_progress() -> SearchProgress {
         SearchProgress {
             elapsed: Duration::from_hours(1),
             ended: 15,
@@ -183,13 +183,13 @@ mod tests {
             (20,  "15/20 trials, 2 run…"),
         ];
         for (width, expected) in table {
-            assert_eq!(some().line(width), expected, "{width}");
+            assert_eq!(search_progress().line(width), expected, "{width}");
         }
         let several = SearchProgress {
             objective: Some("loss".to_owned()),
             front: Some(3),
             improvements: Vec::new(),
-            ..some()
+            ..search_progress()
         };
         let expected =
             "15/20 trials, 2 running, 1 failed, best loss 0.9583, Pareto front of 3, 25 min left";
@@ -199,7 +199,12 @@ mod tests {
             sentence.contains(", best loss 0.9583 (trial 4), Pareto front of 3, "),
             "{sentence}"
         );
-        let open = SearchProgress { trials: None, best: None, improvements: vec![1.0], ..some() };
+        let open = SearchProgress {
+            trials: None,
+            best: None,
+            improvements: vec![1.0],
+            ..search_progress()
+        };
         assert_eq!(open.line(80), "01:00:00 15 trials, 2 running, 1 failed, 12/h");
     }
 
@@ -223,7 +228,7 @@ mod tests {
             (just(12, Some(10), 60), "12 of 10 trials ended, 0 running, 720/h"),
             (just(1, Some(1), 0), "1 of 1 trial ended, 0 running"),
             (resumed, "5 of 10 trials ended, 0 running, 60/h, 5 min left"),
-            (some(), "15 of 20 trials ended, 2 running, 1 failed, best 0.9583 (trial 4), 12/h, 25 min left"),
+            (search_progress(), "15 of 20 trials ended, 2 running, 1 failed, best 0.9583 (trial 4), 12/h, 25 min left"),
         ];
         for (progress, expected) in table {
             assert_eq!(progress.sentence(), expected);
@@ -238,7 +243,7 @@ mod tests {
             trials in prop::option::of(any::<u64>()),
             improvements in prop::collection::vec(any::<f64>(), 0..40),
         ) {
-            let line = SearchProgress { ended, trials, improvements, ..some() }.line(width);
+            let line = SearchProgress { ended, trials, improvements, ..search_progress() }.line(width);
             prop_assert!(line.width() <= width, "{width}: {line}");
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 /// The style of a pipe, where lines may have any length.
 const PIPE_STYLE: TextStyle = TextStyle { width: None, colours: false, links: false };
 
-fn a_trial() -> Value {
+fn sample_trial() -> Value {
     json!({
         "id": "t1", "sequence": 3, "state": "FAILED", "parameters": {"lr": 0.1, "act": "re\nlu"},
         "final": null, "latest": 0.25, "latest_step": 4, "started_at_ms": 1000, "ended_at_ms": 3500,
@@ -30,7 +30,7 @@ fn a_list_of_trials_has_a_line_for_each_trial() {
         "───────────────────────────────────────────────────────────────────────────────",
         "     3   t1   FAILED   it exited with 3             0.25   2.5 s   0.1   re\u{fffd}lu",
     ];
-    let shown = trials(&json!([a_trial()]), PIPE_STYLE);
+    let shown = trials(&json!([sample_trial()]), PIPE_STYLE);
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
 }
 
@@ -57,7 +57,7 @@ fn descriptions_link_to_the_pages() {
     let page = "http://127.0.0.1:8080";
     let link =
         |path: &str, id: &str| format!("\u{1b}]8;;{page}{path}\u{1b}\\{id}\u{1b}]8;;\u{1b}\\");
-    let mut one = a_trial();
+    let mut one = sample_trial();
     one[PAGE_MEMBER] = format!("{page}/trials/t1").into();
     let shown = trial(&one, style);
     assert!(shown.contains(&format!("id             {}\n", link("/trials/t1", "t1"))), "{shown}");
@@ -117,12 +117,12 @@ attempts       1
   lr           0.1
   act          re\u{fffd}lu
 ";
-    assert_eq!(trial(&a_trial(), PIPE_STYLE), expected);
+    assert_eq!(trial(&sample_trial(), PIPE_STYLE), expected);
 }
 
 #[test]
 fn why_shows_verdict_evidence_and_timeline() {
-    let shown = explanation(&a_trial(), PIPE_STYLE);
+    let shown = explanation(&sample_trial(), PIPE_STYLE);
     let expected = "\
 state  FAILED
 why    it exited with 3
@@ -151,7 +151,7 @@ evidence
 #[test]
 fn a_violated_constraint_is_named_and_its_result_is_not_cut() {
     let result = json!({"val_accuracy": 0.694_812_345_678_901_2, "params": 1_234_567, "default": "-Infinity"});
-    let mut one = a_trial();
+    let mut one = sample_trial();
     one["final"] = result.clone();
     one["violations"] =
         json!(["val_accuracy is 0.6948, below 0.9", "params is 1234567, above 1000000"]);
@@ -176,7 +176,7 @@ fn the_parameters_of_the_best_trial_follow_its_line() {
 #[test]
 fn hostile_names_and_values_are_a_few_plain_characters() {
     let hostile = format!("\u{1b}[2J\u{9b}31m\u{202e}{}\u{7}", "x".repeat(1000));
-    let mut trial = a_trial();
+    let mut trial = sample_trial();
     for member in ["id", "state", "message", "metric", "host", "attempt"] {
         trial[member] = json!(hostile);
     }
@@ -205,7 +205,7 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
 
 #[test]
 fn a_long_reason_is_wrapped_over_several_lines() {
-    let mut trial = a_trial();
+    let mut trial = sample_trial();
     let reason = "The trial exited with code 137, which stands for SIGKILL; its last words were \"Killed\": a person, \
                   the platform or the kernel did it.";
     trial["message"] = json!(reason);
@@ -293,10 +293,10 @@ fn parameters_of_different_branches_each_have_a_column() {
     let all =
         [json!({"a": 1, "b": 2}), json!({"b": 1, "c": {"_name": "x", "size": 3}}), json!(null)];
     assert_eq!(
-        columns(all.iter(), 9),
+        parameter_columns(all.iter(), 9),
         (["a", "b", "c._name", "c.size"].map(str::to_owned).to_vec(), 0)
     );
-    assert_eq!(columns(all.iter(), 3).1, 1);
+    assert_eq!(parameter_columns(all.iter(), 3).1, 1);
     let shown =
         trials(&json!([{"id": "t", "parameters": {"c": {"_name": "x", "size": 3}}}]), PIPE_STYLE);
     assert!(shown.contains("c._name   c.size"), "{shown}");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::{IdError, TrialJobId};
 
 use super::Error;
-use super::pages;
+use super::paging;
 use crate::api::client::{self, Client};
 
 /// A trial's id, or its number: `a1b2c`, `0`, `#0`.
@@ -18,7 +18,7 @@ impl FromStr for TrialName {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        if number(text).is_none() {
+        if trial_number(text).is_none() {
             TrialJobId::new(text)?;
         }
         Ok(Self(text.to_owned()))
@@ -30,22 +30,22 @@ impl TrialName {
     /// next request reports that.
     pub(in crate::cli) async fn find(&self, client: &Client) -> Result<TrialJobId, Error> {
         let id = TrialJobId::new(self.0.as_str());
-        let Some(number) = number(&self.0) else { return id.map_err(Error::Named) };
+        let Some(number) = trial_number(&self.0) else { return id.map_err(Error::InvalidId) };
         if let Ok(id) = id {
-            match client.ask("GET", &format!("/api/v1/trials/{id}"), None).await {
+            match client.request_json("GET", &format!("/api/v1/trials/{id}"), None).await {
                 Ok(_) => return Ok(id),
                 Err(client::Error::Refused { status: 404, .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         let up_to = usize::try_from(number).ok().and_then(|number| number.checked_add(1));
-        let trials = pages::find_trials(client, "sort=sequence", up_to).await?;
+        let trials = paging::find_trials(client, "sort=sequence", up_to).await?;
         let found = trials
             .iter()
             .find(|trial| trial.get("sequence").and_then(Value::as_u64) == Some(number));
         let id = found.and_then(|trial| trial.get("id")?.as_str());
         let id = id.ok_or(Error::NoNumber { number, trials: trials.len() })?;
-        TrialJobId::new(id).map_err(Error::Named)
+        TrialJobId::new(id).map_err(Error::InvalidId)
     }
 
     /// Returns the ids of several trials.
@@ -61,7 +61,7 @@ impl TrialName {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+fn trial_number(text: &str) -> Option<u64> {
     let digits = text.strip_prefix('#').unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_number)
@@ -88,7 +88,7 @@ mod tests {
         ];
         for (text, good, expected) in table {
             assert_eq!(text.parse::<TrialName>().is_ok(), good, "{text:?}");
-            assert_eq!(number(text), expected, "{text:?}");
+            assert_eq!(trial_number(text), expected, "{text:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The selection of the experiment, and of the source of the answers: its manager if one runs, otherwise its store.
 
 pub(super) mod complete;
-pub(super) mod named;
-pub(super) mod pages;
+pub(super) mod paging;
+pub(super) mod trial_name;
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +51,8 @@ pub(super) struct OutputArgs {
 impl OutputArgs {
     /// Returns the options for the experiment `named`, if any. It takes precedence over `--experiment`.
     #[must_use]
-    pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
-        Self { place: self.place.of(named), ..self }
+    pub(super) fn for_experiment(self, named: Option<ExperimentId>) -> Self {
+        Self { place: self.place.for_experiment(named), ..self }
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) enum Format {
 pub(super) enum Error {
     /// The data directory contains no experiment.
     #[error("there is no experiment in {}; choose another folder with --data-dir", .0.display())]
-    None(PathBuf),
+    NoExperiment(PathBuf),
     /// No server serves the experiment's pages.
     #[error(
         "no server is running for experiment {0}; `trial-manager serve --experiment {0}` shows its pages"
@@ -83,7 +83,7 @@ pub(super) enum Error {
     Several(String),
     /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
-    File {
+    ReadFile {
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -92,7 +92,7 @@ pub(super) enum Error {
     },
     /// A file cannot be written.
     #[error("cannot write {}", .path.display())]
-    Written {
+    WriteFile {
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -101,7 +101,7 @@ pub(super) enum Error {
     },
     /// The content of a file is not valid.
     #[error(transparent)]
-    Given(#[from] config::Error),
+    InvalidFile(#[from] config::Error),
     /// Standard output cannot be written.
     #[error("cannot write the answer to standard output")]
     Output(#[source] std::io::Error),
@@ -112,7 +112,7 @@ pub(super) enum Error {
     #[error(
         "the manager of experiment {0} does not answer, although it has the database open: is its process stopped or overloaded?"
     )]
-    Silent(ExperimentId),
+    ManagerSilent(ExperimentId),
     /// Trials of the experiment run without a manager.
     #[error(
         "trials of experiment {0} still run: {1}; `trial-manager resume {0}` continues the search, and `trial-manager clean {0}` stops them"
@@ -126,7 +126,7 @@ pub(super) enum Error {
     Ended(ExperimentId),
     /// An id is not valid.
     #[error(transparent)]
-    Named(IdError),
+    InvalidId(IdError),
     /// No trial has this number.
     #[error("there is no trial with the number {number}; there are {trials}, counted from 0")]
     NoNumber {
@@ -142,7 +142,7 @@ pub(super) enum Error {
     #[error(
         "the manager requires the user's token: pass the file user.token of the experiment's folder with --token-file"
     )]
-    Token,
+    TokenRequired,
     /// The manager refused the request, or cannot be reached.
     #[error(transparent)]
     Client(client::Error),
@@ -151,7 +151,7 @@ pub(super) enum Error {
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         if matches!(error, client::Error::TokenRequired) {
-            Self::Token
+            Self::TokenRequired
         } else {
             Self::Client(error)
         }
@@ -162,22 +162,22 @@ impl Error {
     /// Returns `true` if the user can fix the error with other arguments or files.
     pub(super) fn is_usage(&self) -> bool {
         match self {
-            Self::None(_)
+            Self::NoExperiment(_)
             | Self::Several(_)
             | Self::NotServed(_)
-            | Self::File { .. }
-            | Self::Written { .. }
-            | Self::Given(_)
-            | Self::Named(_)
+            | Self::ReadFile { .. }
+            | Self::WriteFile { .. }
+            | Self::InvalidFile(_)
+            | Self::InvalidId(_)
             | Self::SetTwice(_)
             | Self::NoNumber { .. } => true,
             Self::Stored(error) => error.is_usage(),
             Self::Client(client::Error::Refused { status, .. }) => matches!(status, 400 | 404),
             Self::Client(_)
-            | Self::Token
+            | Self::TokenRequired
             | Self::Output(_)
             | Self::NotRunning(_)
-            | Self::Silent(_)
+            | Self::ManagerSilent(_)
             | Self::TrialsRun(..)
             | Self::Ended(_) => false,
         }
@@ -244,7 +244,7 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
 impl ExperimentArgs {
     /// Returns the options for the experiment `named`, if any. It takes precedence over `--experiment`.
     #[must_use]
-    pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
+    pub(super) fn for_experiment(self, named: Option<ExperimentId>) -> Self {
         Self { experiment: named.or(self.experiment), ..self }
     }
 
@@ -261,7 +261,7 @@ impl ExperimentArgs {
         }
         let all = experiments(&data_dir).await.into_iter();
         let all = all.map(|found| (found.is_running(&data_dir), found.id)).collect();
-        let id = choose(all)?.ok_or_else(|| Error::None(data_dir.clone()))?;
+        let id = choose(all)?.ok_or_else(|| Error::NoExperiment(data_dir.clone()))?;
         let dir = ExperimentDir::new(&data_dir, &id);
         Ok((id, dir))
     }
@@ -272,10 +272,10 @@ impl ExperimentArgs {
         if matches!(client, Client::Remote { .. }) {
             return Ok(client);
         }
-        let shown = client.ask("GET", "/api/v1/experiment", None).await?;
+        let shown = client.request_json("GET", "/api/v1/experiment", None).await?;
         let (id, dir) = self.dir().await?;
         if Store::is_open_to_write(&dir.database()) == Some(true) {
-            return Err(Error::Silent(id));
+            return Err(Error::ManagerSilent(id));
         }
         let done = shown.get("state").and_then(Value::as_str) == Some("DONE");
         Err(if done { Error::Ended(id) } else { Error::NotRunning(id) })
@@ -285,7 +285,7 @@ impl ExperimentArgs {
     pub(super) async fn client(&self) -> Result<Client, Error> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
-            text.map_err(|source| Error::File { path: path.to_owned(), source })
+            text.map_err(|source| Error::ReadFile { path: path.to_owned(), source })
         };
         if let Some(url) = &self.manager {
             let token = self.token_file.as_deref().map(read).transpose()?;
@@ -298,7 +298,7 @@ impl ExperimentArgs {
         if let Some((far, _)) = app::manager_of(&id, &dir).await {
             return Ok(far);
         }
-        Ok(app::stored(&id, &dir).await?)
+        Ok(app::stored_client(&id, &dir).await?)
     }
 
     /// Returns a client of the server that serves the experiment's pages, and the address of the pages.

@@ -21,7 +21,7 @@ pub(in crate::cli) async fn find_trials(
     while rows.len() < limit {
         let page = TRIALS_PER_PAGE.min(limit - rows.len());
         let path = format!("/api/v1/trials?{query}&limit={page}&cursor={cursor}");
-        let answer = client.ask("GET", &path, None).await?;
+        let answer = client.request_json("GET", &path, None).await?;
         rows.extend(answer.get("trials").and_then(Value::as_array).into_iter().flatten().cloned());
         let Some(next) = answer.get("next").and_then(Value::as_str) else { break };
         next.clone_into(&mut cursor);
@@ -40,7 +40,7 @@ pub(in crate::cli) async fn all_metrics(
     let mut after = -1;
     loop {
         let path = format!("/api/v1/trials/{trial}/metrics?limit=10000&after={after}{name}");
-        let page = client.ask("GET", &path, None).await?;
+        let page = client.request_json("GET", &path, None).await?;
         metrics
             .extend(page.get("metrics").and_then(Value::as_array).into_iter().flatten().cloned());
         match page.get("next").and_then(Value::as_i64) {
@@ -53,7 +53,7 @@ pub(in crate::cli) async fn all_metrics(
 /// Returns the origins of all trials, by their ids, in one request: the machine that ran each trial, and the version of
 /// its code. A list of trials does not contain these fields, but an export does.
 pub(in crate::cli) async fn origins(client: &Client) -> Result<Map<String, Value>, Error> {
-    let answer = client.ask("GET", "/api/v1/experiment/origins", None).await;
+    let answer = client.request_json("GET", "/api/v1/experiment/origins", None).await;
     match answer {
         Ok(Value::Object(origins)) => Ok(origins),
         Ok(_) => Ok(Map::new()),

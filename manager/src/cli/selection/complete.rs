@@ -13,7 +13,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use serde_json::Value;
 
-use super::pages::find_trials;
+use super::paging::find_trials;
 use super::{ExperimentArgs, experiments};
 use crate::cli::data_dir;
 use crate::job_state::JobState;
@@ -90,7 +90,7 @@ fn last_of_list(typed: &OsStr, values: Vec<CompletionCandidate>) -> Vec<Completi
 }
 
 fn experiment_ids() -> Vec<CompletionCandidate> {
-    let found = query(async |place| experiments(&data_dir(place.data_dir)).await);
+    let found = query_in_time(async |place| experiments(&data_dir(place.data_dir)).await);
     let described = found.unwrap_or_default().into_iter().rev().map(|found| {
         let row = found.row.ok().flatten();
         let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
@@ -105,7 +105,7 @@ fn experiment_ids() -> Vec<CompletionCandidate> {
 }
 
 fn trials() -> Vec<Value> {
-    let answer = query(async |place| {
+    let answer = query_in_time(async |place| {
         let client = place.client().await.ok()?;
         find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()
     });
@@ -130,18 +130,18 @@ fn causes() -> Vec<CompletionCandidate> {
 }
 
 fn metric_names() -> Vec<CompletionCandidate> {
-    metrics().into_iter().map(CompletionCandidate::new).collect()
+    newest_metric_names().into_iter().map(CompletionCandidate::new).collect()
 }
 
 /// Returns the names of the metrics of the newest trial that has metrics.
-fn metrics() -> Vec<String> {
-    let answer = query(async |place| {
+fn newest_metric_names() -> Vec<String> {
+    let answer = query_in_time(async |place| {
         let client = place.client().await.ok()?;
         let trials =
             find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()?;
         let newest = trials.iter().find(|trial| !trial["metric"].is_null())?;
         let path = format!("/api/v1/trials/{}/metrics?points=4", newest["id"].as_str()?);
-        client.ask("GET", &path, None).await.ok()
+        client.request_json("GET", &path, None).await.ok()
     });
     let page = answer.flatten().unwrap_or_default();
     let metrics = page["metrics"].as_array().into_iter().flatten();
@@ -159,13 +159,14 @@ fn columns() -> Vec<CompletionCandidate> {
     let parameters = trials.first().map(|trial| view::flatten_parameters(&trial["parameters"]));
     let parameters = parameters.into_iter().flatten().map(|(name, _)| format!("parameters.{name}"));
     let columns = Column::NAMES.map(str::to_owned).into_iter().chain(parameters);
-    let columns = columns.chain(metrics().into_iter().map(|name| format!("metrics.{name}")));
+    let columns =
+        columns.chain(newest_metric_names().into_iter().map(|name| format!("metrics.{name}")));
     columns.map(CompletionCandidate::new).collect()
 }
 
 /// Runs a query for the experiment that the words typed so far select. Returns `None` if the answer takes too long.
-fn query<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
-    let place = parse_place(std::env::args_os())?;
+fn query_in_time<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
+    let place = parse_selection(std::env::args_os())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answered =
         runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, question(place)).await });
@@ -181,7 +182,7 @@ struct SelectionArgs {
 }
 
 /// PURE except for environment variables: returns the experiment that the words of a command line select.
-fn parse_place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
+fn parse_selection(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
     const FLAGS: [&str; 5] =
         ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
     let mut kept = vec![OsString::from(PROGRAM_NAME)];
@@ -217,12 +218,12 @@ mod tests {
             (&["trial-manager", "trial", "show", "--data-dir=/d", "-x", "1"], None,       Some("/d")),
         ];
         for (words, experiment, folder) in table {
-            let place = parse_place(words.iter().map(OsString::from)).unwrap();
+            let place = parse_selection(words.iter().map(OsString::from)).unwrap();
             let id = place.experiment.as_ref().map(ToString::to_string);
             assert_eq!(id.as_deref(), experiment, "{words:?}");
             assert_eq!(place.data_dir.as_deref().and_then(|path| path.to_str()), folder);
         }
-        assert!(parse_place(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
+        assert!(parse_selection(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 pub(in crate::cli) const MAX_SPARKLINE_CHARS: usize = 24;
 
 /// Returns the last numbers as a sparkline. The scale ranges from the lowest to the highest of them.
-pub(in crate::cli) fn spark(values: &[f64]) -> String {
+pub(in crate::cli) fn sparkline(values: &[f64]) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let values = &values[values.len().saturating_sub(MAX_SPARKLINE_CHARS)..];
@@ -14,7 +14,7 @@ pub(in crate::cli) fn spark(values: &[f64]) -> String {
     let span = high / 2.0 - low / 2.0;
     let step = |value: &f64| {
         let part = if span > 0.0 { (value / 2.0 - low / 2.0) / span } else { 0.5 };
-        let at = (1..STEPS.len()).take_while(|at| part >= part_of(*at, STEPS.len())).count();
+        let at = (1..STEPS.len()).take_while(|at| part >= share_of(*at, STEPS.len())).count();
         STEPS[at]
     };
     values.iter().map(step).collect()
@@ -22,12 +22,12 @@ pub(in crate::cli) fn spark(values: &[f64]) -> String {
 
 /// Returns a bar of `width` characters that shows a share from 0 to 1.
 pub(in crate::cli) fn bar(part: f64, width: usize) -> String {
-    let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
+    let full = (1..=width).take_while(|at| part >= share_of(*at, width)).count();
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
 /// Returns `count` divided by `whole`.
-fn part_of(count: usize, whole: usize) -> f64 {
+fn share_of(count: usize, whole: usize) -> f64 {
     let real = |count: usize| u32::try_from(count).map_or(f64::NAN, f64::from);
     real(count) / real(whole)
 }
@@ -47,7 +47,7 @@ mod tests {
             (&[7.0], "▅"),
             (&[], ""),
         ] {
-            assert_eq!(spark(values), expected, "{values:?}");
+            assert_eq!(sparkline(values), expected, "{values:?}");
         }
     }
 }

@@ -7,13 +7,13 @@ use std::os::fd::AsFd as _;
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
-use super::super::ask::{Error, Format};
+use super::super::selection::{Error, Format};
 use super::plain_text::printable;
 use super::table::columns::TextStyle;
 use crate::view;
 
 /// Prints `value` in the given format. `table` renders it as a table.
-pub(in crate::cli) fn print(
+pub(in crate::cli) fn print_value(
     format: Format,
     value: &Value,
     table: impl FnOnce(&Value, TextStyle) -> String,
