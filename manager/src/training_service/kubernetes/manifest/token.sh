@@ -1,4 +1,4 @@
-# Becomes the command that the arguments are, once the agent can read this attempt's token.
+# Writes the attempt's token to a file that only the agent's user can read, and executes the command in the arguments.
 (umask 077 && printf '%s' "$TRIALKEEPER_TOKEN" >"$TRIALKEEPER_TOKEN_FILE") || {
   echo "trialkeeper: error: cannot write $TRIALKEEPER_TOKEN_FILE" >&2
   exit 125

@@ -16,7 +16,7 @@ use super::*;
 use crate::training_service::kubernetes::workload::workload;
 use crate::util::digest::hexadecimal;
 
-/// The agent that the test server hands out. It prints its code archive.
+/// The agent that the test server serves. It prints its code archive.
 const AGENT: &str =
     "#!/bin/sh\n[ \"$1\" = version ] || cat \"${TRIALKEEPER_CODE_ARCHIVE:-/dev/null}\"\n";
 const CODE: &str = "the code";
@@ -32,7 +32,7 @@ type Scripts<'a> = &'a [(&'a str, &'a str)];
 /// A change that damages a file.
 type Damage<'a> = &'a dyn Fn(&Path);
 
-/// A server that hands out agent and code, and records the requests.
+/// A server that serves agent and code, and records the requests.
 struct Manager {
     url: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -313,7 +313,7 @@ fn a_file_with_another_checksum_is_not_cached() {
     node.checksums = [checksum("an earlier agent"), checksum(CODE)];
     let output_text = node.run_pod();
     assert!(
-        output_text.contains("bin/trialkeeper is not kept in the cache: the manager gave out"),
+        output_text.contains("bin/trialkeeper is not kept in the cache: the manager's file"),
         "{output_text}"
     );
     assert_eq!(node.names(), [format!("trialkeeper-{}", checksum(CODE))]);
