@@ -1,6 +1,6 @@
--- What the pages and the API ask for, by index.
+-- Indexes for the queries of the portal and the API.
 
--- 1: a final result or a verdict, which is what a list of trials shows of each one's reports.
+-- 1: a final result or a verdict. A list of trials reads only these reports.
 ALTER TABLE report ADD COLUMN sums_up INTEGER NOT NULL DEFAULT 0;
 
 UPDATE report SET sums_up = 1

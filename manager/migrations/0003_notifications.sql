@@ -1,14 +1,15 @@
--- What is to be told to others, a row for each way of telling. It is written together with what it tells of, and
--- settled once it was told or given up: a manager that dies in between makes it told again, never forgotten.
+-- The notifications, one row for each channel. The manager writes a notification in the same commit as its event. The
+-- row is settled when the receiver has accepted the notification, or when the manager has given up. If the manager dies
+-- before that, the next manager sends the notification again.
 CREATE TABLE notification (
     key           INTEGER NOT NULL PRIMARY KEY,
-    id            TEXT    NOT NULL, -- the event's; by it a receiver knows one that it has had
+    id            TEXT    NOT NULL, -- the event's id, by which a receiver recognises a repetition
     channel       TEXT    NOT NULL, -- webhook or command
-    event         TEXT    NOT NULL, -- JSON, as it is told
+    event         TEXT    NOT NULL, -- JSON, as the manager sends it
     created_at_ms INTEGER NOT NULL,
     tries         INTEGER NOT NULL DEFAULT 0,
-    settled_at_ms INTEGER,          -- NULL: still to be told
-    problem       TEXT,             -- why it was given up; NULL: it was told, or is still to be
+    settled_at_ms INTEGER,          -- NULL: not yet delivered or given up
+    problem       TEXT,             -- why the manager gave up; NULL: delivered, or not yet settled
     UNIQUE (id, channel)
 ) STRICT;
 

@@ -1,6 +1,6 @@
--- What a person gives a search that runs, and what a manager must not forget of it.
+-- Imported results, and the number of each trial's retries. Both must survive the manager.
 
--- Results from elsewhere, in the order of their import.
+-- Results that a user imported, in the order of their import.
 CREATE TABLE imported (
     key        INTEGER NOT NULL PRIMARY KEY,
     parameters TEXT    NOT NULL, -- JSON
@@ -8,5 +8,5 @@ CREATE TABLE imported (
     at_ms      INTEGER NOT NULL
 ) STRICT;
 
--- How often the trial was tried again after a failure that may pass.
+-- The number of the trial's retries after transient failures.
 ALTER TABLE trial ADD COLUMN retries INTEGER NOT NULL DEFAULT 0;

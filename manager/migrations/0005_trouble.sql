@@ -1,2 +1,2 @@
--- What is wrong with a tuner or an assessor outside the manager, as a person is told. NULL: nothing is known to be.
+-- The problem of an external tuner or assessor, as a message for users. NULL: no known problem.
 ALTER TABLE experiment ADD COLUMN trouble TEXT;

@@ -1,4 +1,4 @@
--- The states of the code directory that attempts were started in.
+-- The versions of the code directory. An attempt runs one of them.
 CREATE TABLE code_version (
     key      INTEGER NOT NULL PRIMARY KEY,
     sha256   TEXT    NOT NULL UNIQUE, -- lower-case hexadecimal digits
@@ -7,7 +7,7 @@ CREATE TABLE code_version (
 
 CREATE TABLE attempt_code (
     trial   INTEGER NOT NULL REFERENCES trial (key),
-    attempt TEXT    NOT NULL, -- as the manager named it
+    attempt TEXT    NOT NULL, -- the name that the manager assigned
     code    INTEGER NOT NULL REFERENCES code_version (key),
     PRIMARY KEY (trial, attempt)
 ) STRICT, WITHOUT ROWID;

@@ -1,8 +1,8 @@
--- The training services that attempts were submitted to, where an experiment has several.
+-- The training service of each attempt, in experiments with several training services.
 CREATE TABLE attempt_training_service (
     trial    INTEGER NOT NULL REFERENCES trial (key),
-    attempt  TEXT    NOT NULL, -- as the manager named it
-    part     INTEGER NOT NULL, -- its place in the list, from 0
+    attempt  TEXT    NOT NULL, -- the name that the manager assigned
+    part     INTEGER NOT NULL, -- the service's index in `trainingService`, from 0
     platform TEXT    NOT NULL,
     PRIMARY KEY (trial, attempt)
 ) STRICT, WITHOUT ROWID;
