@@ -1,16 +1,17 @@
-//! Directives: orders from the manager to an agent, delivered with an acknowledgement.
+//! Directives: instructions from the manager to an agent, sent with an acknowledgement.
 
 use serde::{Deserialize, Serialize};
 
 use crate::direction::{Direction, better};
 
-/// An order to the agent of one attempt. The manager repeats it on every ack until the agent reports it as obeyed. The
-/// agent obeys it once, however often it arrives.
+/// A directive to the agent of one attempt. The manager repeats it on every ack until the agent reports it as obeyed.
+/// The agent obeys it once, however often it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Directive {
-    /// The id of the directive, unique within the experiment. Source: the manager's store.
+    /// The id of the directive, unique within the experiment. Source: the manager's queue of directives,
+    /// which begins at the wall clock, so that a later manager repeats no id.
     pub id: u64,
-    /// The order.
+    /// The content of the directive.
     pub body: DirectiveBody,
 }
 
