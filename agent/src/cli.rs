@@ -4,34 +4,42 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, Resettable};
+use clap::builder::Resettable;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
-
-use crate::collect::Pattern;
-use crate::delivery::ManagerAddress;
+use trial_protocol::{ExperimentId, TrialJobId};
 
 mod config_file;
-mod defaults;
+mod diagnostics;
+mod flags;
 pub mod legacy;
+mod manager;
+mod metrics;
 mod origin;
+mod output;
 mod plain;
 mod pod;
+mod supervision;
+mod trial;
 mod unknown_variables;
 mod values;
 mod watch;
 
+pub use diagnostics::DiagnosticsArgs;
+pub use manager::ManagerArgs;
+pub use metrics::{Collect, MetricArgs, SdkWay};
+pub use output::{ExitCodeMap, LogCollection, OutputArgs};
 pub use pod::{Fetch, PodArgs};
+pub use supervision::SupervisionArgs;
+pub use trial::TrialArgs;
 pub use values::duration;
 pub use watch::WatchArgs;
 
+use flags::FlagGroup;
 use legacy::NniKeeperArgs;
-use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
 /// The exit code for the agent's own faults, including a malformed command line.
 pub const AGENT_FAULT: u8 = 125;
@@ -73,7 +81,7 @@ pub enum Command {
             long,
             env = "TRIALKEEPER_GPU_PROGRAM",
             value_name = "PROGRAM",
-            default_value = defaults::GPU_PROGRAM
+            default_value = watch::GPU_PROGRAM
         )]
         gpu_program: PathBuf,
         /// The output format.
@@ -110,30 +118,6 @@ pub enum Output {
     Text,
     /// Machine-readable.
     Json,
-}
-
-/// The manager and its credentials.
-#[derive(Debug, Default, Args)]
-pub struct ManagerArgs {
-    /// Base URL of the manager.
-    #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
-    pub manager: Option<String>,
-    /// A file whose first line is the manager's URL. Read again when the manager does not answer.
-    #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
-    pub manager_file: Option<PathBuf>,
-    /// A file with the token for the manager.
-    #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// A PEM file with the authority that signed the manager's certificate [default: public authorities].
-    #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-}
-
-impl ManagerArgs {
-    /// Returns the address, if one was given.
-    pub fn address(&self) -> Option<ManagerAddress> {
-        ManagerAddress::given(self.manager.clone(), self.manager_file.clone())
-    }
 }
 
 /// Options of `replay`.
@@ -173,7 +157,7 @@ pub struct DoctorArgs {
         long,
         env = "TRIALKEEPER_GPU_PROGRAM",
         value_name = "PROGRAM",
-        default_value = defaults::GPU_PROGRAM
+        default_value = watch::GPU_PROGRAM
     )]
     pub gpu_program: PathBuf,
     /// The output format.
@@ -194,127 +178,30 @@ pub struct RunArgs {
         required_unless_present_any = ["shell", "print_config"]
     )]
     pub command: Vec<OsString>,
-    /// A shell command instead of CMD, run by `/bin/bash -c`, or by `/bin/sh -c` if there is no bash.
-    #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
-    pub shell: Option<OsString>,
-
-    /// ID of the experiment [default: `$NNI_EXP_ID`].
-    #[arg(long, env = "TRIALKEEPER_EXPERIMENT", value_name = "ID")]
-    pub experiment: Option<ExperimentId>,
-    /// ID of the trial [default: `$NNI_TRIAL_JOB_ID`].
-    #[arg(long, env = "TRIALKEEPER_TRIAL", value_name = "ID")]
-    pub trial: Option<TrialJobId>,
-    /// ID of this attempt [default: `$FC_TASK_ATTEMPT_INSTANCE_UID`, else random].
-    #[arg(long, env = "TRIALKEEPER_ATTEMPT", value_name = "ID")]
-    pub attempt: Option<AttemptId>,
-    /// Number of the trial in its experiment, from 0.
-    #[arg(long, env = "TRIALKEEPER_SEQUENCE", value_name = "N")]
-    pub sequence: Option<u64>,
-    /// The platform that NNI's SDK sees [default: `$NNI_PLATFORM`, else local].
-    #[arg(long, env = "TRIALKEEPER_PLATFORM", value_name = "NAME")]
-    pub platform: Option<String>,
-
+    /// The trial and its ids.
+    #[command(flatten)]
+    pub trial: TrialArgs,
     /// The manager. Without one, everything stays on this machine.
     #[command(flatten)]
     pub manager: ManagerArgs,
-
-    /// The trial's directory for output, verdict and spool [default: `$NNI_OUTPUT_DIR`, else a new one in
-    /// ./trialkeeper-runs].
-    #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// The spool directory [default: spool, in the output directory].
-    #[arg(long, env = "TRIALKEEPER_SPOOL_DIR", value_name = "DIR")]
-    pub spool_dir: Option<PathBuf>,
-    /// Maximum size of the spool in bytes. Above it, logs and samples are dropped, but never metrics or lifecycle
-    /// reports.
-    #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = defaults::SPOOL_BYTES)]
-    pub spool_bytes: u64,
-    /// Size in bytes at which the files `stdout` and `stderr` are rotated [default: never].
-    #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N", value_parser = rotate_bytes)]
-    pub rotate_bytes: Option<u64>,
-    /// A file for the short verdict, at most 4096 bytes of JSON [default: /dev/termination-log, if it exists].
-    #[arg(long, env = "TRIALKEEPER_TERMINATION_LOG", value_name = "FILE")]
-    pub termination_log: Option<PathBuf>,
-    /// Map the trial's exit code for a platform that decides on retries by the exit code.
-    #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
-    pub exit_code_map: Option<ExitCodeMap>,
-    /// The part of the trial's output to send to the manager.
-    #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
-    pub log_collection: LogCollection,
-    /// Length in bytes up to which a line is sent completely.
-    #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = defaults::LOG_LINE_BYTES, value_parser = log_line_bytes)]
-    pub log_line_bytes: usize,
-    /// Maximum bytes of each stream to send per second. The rest is dropped and counted.
-    #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = defaults::LOG_RATE)]
-    pub log_rate: u64,
-    /// A variable whose value is masked in all data that is sent. Can be repeated.
-    #[arg(long, env = "TRIALKEEPER_MASK_ENV", value_name = "NAME", value_delimiter = ',')]
-    pub mask_env: Vec<String>,
-    /// The trial's parameters: NNI's record or a JSON object, in a file or inline.
-    #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
-    pub parameters: Option<OsString>,
-    /// Metric formats to look for in the trial's output, besides the SDK's.
-    #[arg(
-        long,
-        env = "TRIALKEEPER_COLLECT",
-        value_name = "KINDS",
-        value_delimiter = ',',
-        default_value = defaults::COLLECT
-    )]
-    pub collect: Vec<Collect>,
-    /// A regular expression for lines of output, whose named groups are metrics. Can be repeated (in the
-    /// variable: one per line).
-    #[arg(
-        long,
-        env = "TRIALKEEPER_METRIC_PATTERN",
-        value_name = "REGEX",
-        value_delimiter = '\n',
-        value_parser = pattern
-    )]
-    pub metric_pattern: Vec<Pattern>,
-    /// A file to which the trial writes metrics, in the formats of its output. Can be repeated.
-    #[arg(long, env = "TRIALKEEPER_METRIC_FILE", value_name = "FILE", value_delimiter = ':')]
-    pub metric_file: Vec<PathBuf>,
-    /// A directory to which the trial writes `TensorBoard` event files. Can be repeated.
-    #[arg(long, env = "TRIALKEEPER_TENSORBOARD", value_name = "DIR", value_delimiter = ':')]
-    pub tensorboard: Vec<PathBuf>,
-    /// The channel over which NNI's SDK reports.
-    #[arg(long, env = "TRIALKEEPER_SDK_CHANNEL", value_name = "WAY", default_value = "stdout")]
-    pub sdk_channel: SdkWay,
-    /// The metric that the search optimises.
-    #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
-    pub objective: Option<String>,
-    /// The direction of the search, `maximize` or `minimize`. Without an objective, it decides between a loss
-    /// and a measure of quality if a trial prints both.
-    #[arg(long, env = "TRIALKEEPER_DIRECTION", value_name = "DIRECTION")]
-    pub direction: Option<Direction>,
-
-    /// Time for the trial to end after a stop request, before it is killed.
-    #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = defaults::STOP_GRACE, value_parser = duration)]
-    pub grace: Duration,
-    /// Time that processes left behind by the trial may continue.
-    #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = defaults::DRAIN, value_parser = duration)]
-    pub drain: Duration,
-    /// Time for delivery after the trial's end. Remaining reports stay in the spool.
-    #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = defaults::FLUSH, value_parser = duration)]
-    pub flush: Duration,
-    /// Maximum time between two messages to the manager.
-    #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = defaults::HEARTBEAT, value_parser = heartbeat)]
-    pub heartbeat: Duration,
+    /// The files of the run, and the output to send.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// The parameters, and the collection of metrics.
+    #[command(flatten)]
+    pub metrics: MetricArgs,
+    /// The times that the trial and its reports have.
+    #[command(flatten)]
+    pub supervision: SupervisionArgs,
     /// The observation of the trial from outside.
     #[command(flatten)]
     pub watch: WatchArgs,
-    /// Let the trial continue if trialkeeper itself is killed.
-    #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
-    pub detach_on_death: bool,
-
-    /// Serve `/healthz` and `/metrics` (Prometheus) on this address, such as `127.0.0.1:9464` or `[::]:9464`. Port 0 is
-    /// any free port.
-    #[arg(long, env = "TRIALKEEPER_LISTEN", value_name = "ADDR", value_parser = address)]
-    pub listen: Option<SocketAddr>,
     /// The options of a pod.
     #[command(flatten)]
     pub pod: PodArgs,
+    /// The agent's own messages and state.
+    #[command(flatten)]
+    pub diagnostics: DiagnosticsArgs,
 
     /// A settings file with lines `name = value`, as in TOML. Flags and variables take precedence.
     #[arg(long, env = "TRIALKEEPER_CONFIG", value_name = "FILE")]
@@ -325,9 +212,6 @@ pub struct RunArgs {
     /// Print metrics as they arrive, and a summary. Twice: also print trialkeeper's actions.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// The file for trialkeeper's own messages [default: stderr].
-    #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
-    pub log_file: Option<PathBuf>,
 
     /// Warnings about arguments and variables that have no effect.
     #[arg(skip)]
@@ -337,45 +221,20 @@ pub struct RunArgs {
     pub legacy: Option<NniKeeperArgs>,
 }
 
-/// A metric format in the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Collect {
-    /// `name=value` text.
-    Text,
-    /// JSON objects on separate lines.
-    Json,
-    /// No format.
-    None,
-}
-
-/// The part of the output to send to the manager.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogCollection {
-    /// The last 64 KiB of each stream.
-    #[default]
-    None,
-    /// All lines.
-    Http,
-}
-
-/// A channel of NNI's SDK.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum SdkWay {
-    /// Marked lines on standard output.
-    #[default]
-    Stdout,
-    /// HTTP requests to trialkeeper.
-    Http,
-}
-
-/// A platform that attaches a meaning to exit codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum ExitCodeMap {
-    /// 200 for a transient failure, 210 for a permanent one.
-    Frameworkcontroller,
-    /// 143 for a trial that was asked to end, whatever its own code. A Job takes 0 for success, and most other codes
-    /// for a failure of the trial.
-    Kubernetes,
+impl RunArgs {
+    /// Returns the groups of flags.
+    fn groups(&mut self) -> [&mut dyn FlagGroup; 8] {
+        [
+            &mut self.trial,
+            &mut self.manager,
+            &mut self.output,
+            &mut self.metrics,
+            &mut self.supervision,
+            &mut self.watch,
+            &mut self.pod,
+            &mut self.diagnostics,
+        ]
+    }
 }
 
 /// Parses the command line. Returns the exit code on an error, or if the user asked only for printed information.

@@ -76,7 +76,7 @@ const STOPPED_READER_WAIT: Duration = Duration::from_secs(2);
 /// Runs a trial with the options `args`, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
+    crate::util::log::start(args.diagnostics.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
     set_signal_actions();
     let blocked_signals = BlockedSignals::block();

@@ -118,6 +118,11 @@ pub(super) fn conflicting_setting(id: &str) -> Option<&'static str> {
     pairs.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 
+/// Returns the setting that clap refuses together with `id`. Each pair is declared at its first flag.
+pub(super) fn excluded_setting(id: &str) -> Option<&'static str> {
+    CONFLICTS.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
+}
+
 /// PURE: returns each setting, with its value and the origin of the value.
 pub(super) fn origins(command: &Command, run: &ArgMatches, settings: &Settings) -> String {
     let mut text = String::new();

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use super::Cli;
 use super::config_file::{self, Settings};
-use super::plain::PREFIX;
+use super::flags::PREFIX;
 
 /// Adds the variable or the file's line to the error, if the value came from there. `is_set` returns whether the
 /// caller's environment has a variable.

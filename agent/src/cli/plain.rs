@@ -3,79 +3,15 @@
 //! to build than a trial takes to start. The table also leaves a quarter of a megabyte of memory behind that is never
 //! used again.
 //!
-//! The result is the same as clap's; a test compares them. Lines that this module does not understand are left to clap,
-//! which reports errors.
+//! Both readers use the same [flags](super::flags), and a test compares their results. Lines that this module does not
+//! understand are left to clap, which reports errors.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
-use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::Command;
 
-use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
-use super::{PodArgs, RunArgs, WatchArgs, config_file, defaults, duration};
-
-/// The prefix of the agent's variables.
-pub(super) const PREFIX: &str = "TRIALKEEPER_";
-
-/// The id of a setting, and the function that applies its text to the run. The text is not empty. The function returns
-/// `None` for an invalid text.
-type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
-
-const SETTINGS: [Setting; 32] = [
-    ("shell", |run, text| put(&mut run.shell, Some(text.into()))),
-    ("experiment", |run, text| put(&mut run.experiment, read(text))),
-    ("trial", |run, text| put(&mut run.trial, read(text))),
-    ("attempt", |run, text| put(&mut run.attempt, read(text))),
-    ("sequence", |run, text| put(&mut run.sequence, read(text))),
-    ("platform", |run, text| put(&mut run.platform, read(text))),
-    ("manager", |run, text| put(&mut run.manager.manager, manager(text).ok())),
-    ("manager_file", |run, text| put(&mut run.manager.manager_file, read(text))),
-    ("token_file", |run, text| put(&mut run.manager.token_file, read(text))),
-    ("ca_file", |run, text| put(&mut run.manager.ca_file, read(text))),
-    ("output_dir", |run, text| put(&mut run.output_dir, read(text))),
-    ("spool_dir", |run, text| put(&mut run.spool_dir, read(text))),
-    ("spool_bytes", |run, text| set(&mut run.spool_bytes, read(text))),
-    ("rotate_bytes", |run, text| put(&mut run.rotate_bytes, rotate_bytes(text).ok())),
-    ("termination_log", |run, text| put(&mut run.termination_log, read(text))),
-    ("log_collection", |run, text| set(&mut run.log_collection, choice(text))),
-    ("log_line_bytes", |run, text| set(&mut run.log_line_bytes, log_line_bytes(text).ok())),
-    ("log_rate", |run, text| set(&mut run.log_rate, read(text))),
-    ("parameters", |run, text| put(&mut run.parameters, Some(text.into()))),
-    ("objective", |run, text| put(&mut run.objective, read(text))),
-    ("direction", |run, text| put(&mut run.direction, read(text))),
-    ("grace", |run, text| set(&mut run.grace, duration(text).ok())),
-    ("drain", |run, text| set(&mut run.drain, duration(text).ok())),
-    ("flush", |run, text| set(&mut run.flush, duration(text).ok())),
-    ("heartbeat", |run, text| set(&mut run.heartbeat, heartbeat(text).ok())),
-    ("sample_interval", |run, text| {
-        set(&mut run.watch.sample_interval, sample_interval(text).ok())
-    }),
-    ("code_archive", |run, text| put(&mut run.pod.code_archive, read(text))),
-    ("code_base", |run, text| put(&mut run.pod.code_base, read(text))),
-    ("start_timeout", |run, text| set(&mut run.pod.start_timeout, duration(text).ok())),
-    ("fetch", |run, text| set(&mut run.pod.fetch, text.split(',').map(choice).collect())),
-    ("roles", |run, text| set(&mut run.pod.roles, text.split(',').map(read).collect())),
-    ("log_file", |run, text| put(&mut run.log_file, read(text))),
-];
-
-fn read<T: FromStr>(text: &str) -> Option<T> {
-    text.parse().ok()
-}
-
-fn choice<T: ValueEnum>(text: &str) -> Option<T> {
-    T::from_str(text, false).ok()
-}
-
-fn set<T>(place: &mut T, value: Option<T>) -> Option<()> {
-    *place = value?;
-    Some(())
-}
-
-fn put<T>(place: &mut Option<T>, value: Option<T>) -> Option<()> {
-    *place = Some(value?);
-    Some(())
-}
+use super::flags::{FlagGroup, PREFIX};
+use super::{RunArgs, config_file};
 
 /// Returns the run that `words` and the variables describe, or `None` if this module cannot parse them.
 pub(super) fn run(
@@ -86,7 +22,7 @@ pub(super) fn run(
         [run, rest @ ..] if run == "run" => (true, rest),
         rest => (false, rest),
     };
-    let mut run = default_run();
+    let (mut run, command) = (RunArgs::default(), Command::default());
     let mut given = Vec::new();
     while let [word, more @ ..] = rest
         && word.as_encoded_bytes().starts_with(b"-")
@@ -100,11 +36,11 @@ pub(super) fn run(
             }
             (None, _) => return None,
         };
-        let (id, apply) = SETTINGS.iter().find(|(id, _)| is_flag(flag, id))?;
-        if given.contains(id) || value.is_empty() {
+        let (group, id) = find(&mut run, |id| is_flag(flag, id))?;
+        if given.contains(&id) || value.is_empty() {
             return None;
         }
-        apply(&mut run, value)?;
+        group.set_text(&command, id, value)?;
         given.push(id);
         rest = more;
     }
@@ -117,16 +53,27 @@ pub(super) fn run(
     // Two settings that exclude each other are left to clap.
     for (name, value) in variables.into_iter().filter(|(name, _)| has_agent_prefix(name)) {
         let setting = &name.to_str()?[PREFIX.len()..];
-        let (id, apply) = SETTINGS.iter().find(|(id, _)| is_variable(setting, id))?;
-        if !value.is_empty() && !given.contains(id) {
-            apply(&mut run, value.to_str()?)?;
+        let (group, id) = find(&mut run, |id| is_variable(setting, id))?;
+        if !value.is_empty() && !given.contains(&id) {
+            group.set_text(&command, id, value.to_str()?)?;
             given.push(id);
         }
     }
     let has_conflict =
         |id: &str| config_file::conflicting_setting(id).is_some_and(|other| given.contains(&other));
-    let alone = run.shell.is_some() == run.command.is_empty();
+    let alone = run.trial.shell.is_some() == run.command.is_empty();
     (alone && !given.iter().any(|id| has_conflict(id))).then_some(run)
+}
+
+/// Returns the flag whose id `is_meant` accepts, and its group.
+fn find(
+    run: &mut RunArgs,
+    is_meant: impl Fn(&str) -> bool,
+) -> Option<(&mut dyn FlagGroup, &'static str)> {
+    run.groups().into_iter().find_map(|group| {
+        let id = group.ids().iter().find(|id| is_meant(id))?;
+        Some((group, *id))
+    })
 }
 
 fn is_flag(flag: &str, id: &str) -> bool {
@@ -142,41 +89,16 @@ pub(super) fn has_agent_prefix(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Returns the defaults of all flags. All others are absent, empty or off by default.
-fn default_run() -> RunArgs {
-    let time = |text| duration(text).unwrap_or_default();
-    let number = |text| read(text).unwrap_or_default();
-    RunArgs {
-        spool_bytes: number(defaults::SPOOL_BYTES),
-        log_line_bytes: log_line_bytes(defaults::LOG_LINE_BYTES).unwrap_or_default(),
-        log_rate: number(defaults::LOG_RATE),
-        collect: defaults::COLLECT.split(',').filter_map(choice).collect(),
-        grace: time(defaults::STOP_GRACE),
-        drain: time(defaults::DRAIN),
-        flush: time(defaults::FLUSH),
-        heartbeat: time(defaults::HEARTBEAT),
-        watch: WatchArgs {
-            sample_interval: time(defaults::SAMPLE_INTERVAL),
-            gpu_program: PathBuf::from(defaults::GPU_PROGRAM),
-            stall_after: time(defaults::STALL_AFTER),
-            gpu_idle_after: time(defaults::GPU_IDLE_AFTER),
-            gpu_hang_after: time(defaults::GPU_HANG_AFTER),
-            ..WatchArgs::default()
-        },
-        pod: PodArgs { start_timeout: time(defaults::START_TIMEOUT), ..PodArgs::default() },
-        ..RunArgs::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
     use proptest::prelude::*;
 
     use super::*;
 
-    /// A valid text for each setting, and an invalid one, if there is any.
+    /// A valid text for each flag with a value, and an invalid one, if there is any.
     #[rustfmt::skip]
-    const TEXTS: [(&str, &str, Option<&str>); SETTINGS.len()] = [
+    const TEXTS: [(&str, &str, Option<&str>); 50] = [
         ("shell",           "a | b",                    None),
         ("experiment",      "exp-1",                    Some("a/b")),
         ("trial",           "abcde",                    Some("..")),
@@ -192,10 +114,17 @@ mod tests {
         ("spool_bytes",     "1048576",                  Some("1M")),
         ("rotate_bytes",    "104857600",                Some("1")),
         ("termination_log", "/dev/termination-log",     None),
+        ("exit_code_map",   "kubernetes",               Some("slurm")),
         ("log_collection",  "http",                     Some("HTTP")),
         ("log_line_bytes",  "4096",                     Some("0")),
         ("log_rate",        "0",                        Some("0x1")),
+        ("mask_env",        "TOKEN,KEY",                None),
         ("parameters",      "{\"parameters\": {\"x\": \"=\"}}", None),
+        ("collect",         "json",                     Some("json,xml")),
+        ("metric_pattern",  "loss (?<loss>[0-9.]+)\n(?<x>.),", Some("(")),
+        ("metric_file",     "a:b c",                    None),
+        ("tensorboard",     "runs",                     None),
+        ("sdk_channel",     "http",                     Some("tcp")),
         ("objective",       "val=loss",                 None),
         ("direction",       "minimize",                 Some("down")),
         ("grace",           "1.5m",                     Some("soon")),
@@ -203,14 +132,24 @@ mod tests {
         ("flush",           "60s",                      Some("s")),
         ("heartbeat",       "500ms",                    Some("1ms")),
         ("sample_interval", "0",                        Some("1ms")),
+        ("gpu_program",     "none",                     None),
+        ("stall_after",     "1h",                       Some("h")),
+        ("gpu_idle_after",  "0",                        Some("never")),
+        ("gpu_hang_after",  "1d",                       Some("1w")),
+        ("fetch",           "parameters,code",          Some("code,,code")),
+        ("code_dir",        "/code",                    None),
         ("code_archive",    "/e/code.tar.gz",           None),
         ("code_base",       "/e/code-base",             None),
         ("start_timeout",   "601s",                     Some("s600")),
-        ("fetch",           "parameters,code",          Some("code,,code")),
+        ("role",            "worker",                   None),
+        ("role_index",      "1",                        Some("4294967296")),
+        ("incarnation",     "u-1",                      None),
         ("roles",           "worker:2,ps:1:2222",       Some("worker")),
+        ("metrics_from",    "worker:0",                 Some("worker")),
+        ("pod_ip",          "10.0.0.1",                 Some("10.0.0")),
+        ("listen",          "[::]:9464",                Some("9464")),
         ("log_file",        "log",                      None),
     ];
-
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
     }
@@ -251,9 +190,22 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_with_a_value_is_plain() {
+        let command = super::super::Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        let takes_values = |id: &&str| {
+            let flag = run.get_arguments().find(|arg| arg.get_id() == *id).expect(id);
+            flag.get_action().takes_values()
+        };
+        let mut args = RunArgs::default();
+        let groups = args.groups();
+        let ids = groups.iter().flat_map(|group| group.ids()).copied().filter(takes_values);
+        assert_eq!(ids.collect::<Vec<_>>(), TEXTS.map(|(id, ..)| id));
+    }
+
+    #[test]
     fn each_setting_is_parsed_as_by_clap() {
-        for ((id, good, bad), (known, _)) in TEXTS.into_iter().zip(SETTINGS) {
-            assert_eq!(id, known);
+        for (id, good, bad) in TEXTS {
             let command: &[&str] = if id == "shell" { &[] } else { &["--", "x"] };
             let line = |flags: &[&str]| -> Vec<OsString> {
                 let all = [&["trialkeeper", "run"], flags, command].concat();

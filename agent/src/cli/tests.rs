@@ -40,7 +40,7 @@ fn a_command_is_found_in_every_form_of_the_command_line() {
     for words in table {
         let args = run(words).unwrap();
         assert_eq!(args.command, ["python", "-u", "train.py", "--grace", "1"], "{words:?}");
-        assert_eq!(args.grace, Duration::from_secs(20), "{words:?}");
+        assert_eq!(args.supervision.grace, Duration::from_secs(20), "{words:?}");
     }
 }
 

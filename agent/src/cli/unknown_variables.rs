@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue};
 
-use super::plain::{PREFIX, has_agent_prefix};
+use super::flags::PREFIX;
+use super::plain::has_agent_prefix;
 
 /// Variables that set no flag but are legitimate. These are a keeper's version for old managers, and the variables of a
 /// trial, which may itself run a keeper. They also include those that a plugin passes to its jobs, and those of this

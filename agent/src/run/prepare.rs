@@ -68,7 +68,7 @@ pub(super) fn prepare(
         prepare_legacy(legacy);
     }
     let inherited_sys_dir =
-        variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
+        variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output.output_dir.is_none());
     let sys_dir = inherited_sys_dir.as_deref().or(settings.output_dir.as_deref());
     let mut setup = PodSetup::new(&settings, runtime);
     let fetched = setup.fetch_parameters();
@@ -82,8 +82,9 @@ pub(super) fn prepare(
         None => DirRequest::New { now_ms, random },
     };
     // Given parameters take precedence over those of an earlier attempt in the directory.
-    let given = fetched.is_some() || args.parameters.is_some();
-    let private = args.legacy.is_none() && args.platform.as_deref().is_none_or(|p| p == "local");
+    let given = fetched.is_some() || args.metrics.parameters.is_some();
+    let private =
+        args.legacy.is_none() && args.trial.platform.as_deref().is_none_or(|p| p == "local");
     let RunDir { path: dir, earlier_verdict, warnings } =
         run_dir::prepare(&request, &parameters, given, private);
     for warning in warnings {
@@ -129,11 +130,11 @@ fn trial_command(
         );
     }
     let facts = EnvironmentInputs {
-        platform: args.platform.as_deref(),
-        experiment: args.experiment.as_ref().map(|_| ids.experiment.as_str()),
-        trial: args.trial.as_ref().map(|_| ids.trial.as_str()),
-        sequence: args.sequence,
-        output_dir: dir.filter(|_| args.output_dir.is_some()),
+        platform: args.trial.platform.as_deref(),
+        experiment: args.trial.experiment.as_ref().map(|_| ids.experiment.as_str()),
+        trial: args.trial.trial.as_ref().map(|_| ids.trial.as_str()),
+        sequence: args.trial.sequence,
+        output_dir: dir.filter(|_| args.output.output_dir.is_some()),
         fallback_dir: dir,
         code_dir: code_dir.as_deref(),
         parameters,
@@ -180,7 +181,7 @@ enum ParametersError {
 }
 
 fn read_parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, ParametersError> {
-    let path = match &args.parameters {
+    let path = match &args.metrics.parameters {
         Some(text) if is_inline(text) => {
             return Parameters::parse(&text.to_string_lossy())
                 .map_err(ParametersError::ParseInline);

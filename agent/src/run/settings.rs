@@ -152,14 +152,14 @@ impl Settings {
         let manager = args.manager.address();
         let needed = manager.is_some();
         check_stop_conditions(&args.watch)?;
-        let command = match &args.shell {
+        let command = match &args.trial.shell {
             Some(line) => vec![shell.into(), "-c".into(), line.clone()],
             None => args.command.clone(),
         };
-        let output_dir = args.output_dir.clone().or_else(|| {
+        let output_dir = args.output.output_dir.clone().or_else(|| {
             variable("NNI_OUTPUT_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
         });
-        let values = args.mask_env.iter().filter_map(|name| variable(name));
+        let values = args.output.mask_env.iter().filter_map(|name| variable(name));
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let attempt = resolve_attempt(args, variable, seed.random)?;
         let (pod, attempt) = pod::resolve(args, variable, attempt)?;
@@ -174,28 +174,28 @@ impl Settings {
             token_file: args.manager.token_file.clone(),
             ca_file: args.manager.ca_file.clone(),
             output_dir,
-            spool_dir: args.spool_dir.clone(),
-            spool_bytes: args.spool_bytes,
-            rotate_bytes: args.rotate_bytes,
-            termination_log: args.termination_log.clone(),
-            exit_code_map: args.exit_code_map,
+            spool_dir: args.output.spool_dir.clone(),
+            spool_bytes: args.output.spool_bytes,
+            rotate_bytes: args.output.rotate_bytes,
+            termination_log: args.output.termination_log.clone(),
+            exit_code_map: args.output.exit_code_map,
             collect: resolve_collectors(args),
-            logs: (args.log_collection == LogCollection::Http).then(|| log_lines::Spec {
-                line_bytes: args.log_line_bytes,
-                bytes_per_second: args.log_rate,
+            logs: (args.output.log_collection == LogCollection::Http).then(|| log_lines::Spec {
+                line_bytes: args.output.log_line_bytes,
+                bytes_per_second: args.output.log_rate,
                 secrets: secrets.clone(),
             }),
-            metric_files: args.metric_file.clone(),
-            tensorboard: args.tensorboard.clone(),
-            sdk_channel: args.sdk_channel == SdkWay::Http,
-            grace: args.grace,
-            drain: args.drain,
-            flush: args.flush,
-            heartbeat: args.heartbeat,
+            metric_files: args.metrics.metric_file.clone(),
+            tensorboard: args.metrics.tensorboard.clone(),
+            sdk_channel: args.metrics.sdk_channel == SdkWay::Http,
+            grace: args.supervision.grace,
+            drain: args.supervision.drain,
+            flush: args.supervision.flush,
+            heartbeat: args.supervision.heartbeat,
             observe: resolve_observation(&args.watch, own_gpus, secrets),
-            secret_variables: args.mask_env.clone(),
-            listen: args.listen,
-            detach_on_death: args.detach_on_death,
+            secret_variables: args.output.mask_env.clone(),
+            listen: args.diagnostics.listen,
+            detach_on_death: args.supervision.detach_on_death,
             legacy: args.legacy.clone(),
             nni_version: non_empty_text(variable("TRIALKEEPER_NNI_VERSION")),
             verbose: args.verbose,
@@ -210,7 +210,7 @@ fn resolve_attempt(
     random: u64,
 ) -> Result<AttemptId, Error> {
     const UID: &str = "FC_TASK_ATTEMPT_INSTANCE_UID";
-    match (&args.attempt, non_empty_text(variable(UID))) {
+    match (&args.trial.attempt, non_empty_text(variable(UID))) {
         (Some(attempt), _) => Ok(attempt.clone()),
         (None, Some(uid)) => {
             AttemptId::new(uid).map_err(|source| Error::BadId { variable: UID, source })
@@ -225,11 +225,11 @@ fn resolve_attempt(
 /// Returns the parties that can identify the run. `needed`: there is a manager.
 fn resolve_identity(args: &RunArgs, variable: VariableLookup<'_>, needed: bool) -> Identity {
     let given = |given: bool, name| given || non_empty_text(variable(name)).is_some();
-    let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
-    let experiment_named = given(args.experiment.is_some(), "NNI_EXP_ID");
-    let trial_named = given(args.trial.is_some(), "NNI_TRIAL_JOB_ID");
+    let attempt_named = given(args.trial.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
+    let experiment_named = given(args.trial.experiment.is_some(), "NNI_EXP_ID");
+    let trial_named = given(args.trial.trial.is_some(), "NNI_TRIAL_JOB_ID");
     let named = experiment_named && trial_named;
-    match (named, needed || attempt_named || args.spool_dir.is_some()) {
+    match (named, needed || attempt_named || args.output.spool_dir.is_some()) {
         (true, _) => Identity::Trial,
         (false, true) => Identity::Attempt,
         (false, false) => Identity::None,
@@ -237,7 +237,7 @@ fn resolve_identity(args: &RunArgs, variable: VariableLookup<'_>, needed: bool) 
 }
 
 fn resolve_sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
-    let (experiment, trial) = (args.experiment.as_ref(), args.trial.as_ref());
+    let (experiment, trial) = (args.trial.experiment.as_ref(), args.trial.trial.as_ref());
     Ok(Sender {
         experiment: ids.find(experiment, "experiment", "NNI_EXP_ID", ExperimentId::new)?,
         trial: ids.find(trial, "trial", "NNI_TRIAL_JOB_ID", TrialJobId::new)?,
@@ -250,13 +250,13 @@ fn resolve_sender(args: &RunArgs, ids: &IdLookup<'_>) -> Result<Sender, Error> {
 
 fn resolve_collectors(args: &RunArgs) -> CollectSpec {
     CollectSpec {
-        objective: args.objective.clone(),
-        direction: args.direction,
+        objective: args.metrics.objective.clone(),
+        direction: args.metrics.direction,
         // NNI's manager has one metric: other metrics that a trial prints are collected only on request.
-        text: args.collect.contains(&Collect::Text)
-            && (args.legacy.is_none() || args.objective.is_some()),
-        json_lines: args.collect.contains(&Collect::Json),
-        patterns: args.metric_pattern.clone(),
+        text: args.metrics.collect.contains(&Collect::Text)
+            && (args.legacy.is_none() || args.metrics.objective.is_some()),
+        json_lines: args.metrics.collect.contains(&Collect::Json),
+        patterns: args.metrics.metric_pattern.clone(),
         // Filled in later, when the trial runs.
         variables: Vec::new(),
         parameters: Vec::new(),

@@ -96,7 +96,7 @@ pub(super) fn resolve(
 
     let incarnation = pod.incarnation.as_deref();
     let retry = PodAttempt::from_variables(variable, incarnation)
-        .filter(|_| managed && args.attempt.is_some());
+        .filter(|_| managed && args.trial.attempt.is_some());
     let retry = retry.unwrap_or_default();
     let attempt = retry.attempt_of_reports(attempt).map_err(Error::Attempt)?;
 
@@ -109,7 +109,7 @@ pub(super) fn resolve(
         roles => {
             let own = own()?;
             check_tasks(roles, &own, metrics_task.as_ref())?;
-            let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
+            let attempt = args.trial.attempt.clone().ok_or(Error::NoAttempt)?;
             let attempt = retry.attempt_of_rendezvous(&attempt).map_err(Error::Attempt)?;
             let incarnation = pod.incarnation.clone();
             let (roles, address) = (roles.to_vec(), pod.pod_ip);
@@ -151,7 +151,7 @@ fn fetched_parts(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     }
     let [parameters, code] =
         [Fetch::Parameters, Fetch::Code].map(|source| pod.fetch.contains(&source));
-    if parameters && args.parameters.is_some() {
+    if parameters && args.metrics.parameters.is_some() {
         return Err(Error::TwoParameters);
     }
     Ok([parameters, code])
