@@ -155,7 +155,7 @@ impl ReexecState {
 
 impl LiveState {
     /// Returns the state as numbers; -1 means absent.
-    fn to_numbers(&self) -> [i32; LIVE_ARGUMENT_COUNT] {
+    fn to_numbers(self) -> [i32; LIVE_ARGUMENT_COUNT] {
         let [stdout, stderr] = self.outputs;
         let [guard, pipe] = [self.guard.map(|(process, _)| process), self.guard.map(|two| two.1)];
         let none = |number: Option<i32>| number.unwrap_or(-1);

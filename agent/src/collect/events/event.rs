@@ -60,7 +60,7 @@ pub(super) fn begins_summary(mut head: &[u8]) -> bool {
     }
 }
 
-/// Reads a `Summary.WireValue`, if it contains one number.
+/// Reads a `Summary.Value`, if it contains one number.
 fn read_scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, MalformedEvent> {
     let mut tag = None;
     let mut number = None;
@@ -70,7 +70,7 @@ fn read_scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, MalformedEvent> {
                 tag = Some(std::str::from_utf8(text).map_err(|_| MalformedEvent)?);
             }
             (2, WireValue::Fixed32(simple)) => {
-                number = Some(widen_float(f32::from_le_bytes(simple)))
+                number = Some(widen_float(f32::from_le_bytes(simple)));
             }
             (8, WireValue::Bytes(bytes)) => number = read_tensor(bytes)?,
             _ => {}
@@ -128,7 +128,7 @@ fn collect_numbers(
     };
     match (field, value) {
         (5, WireValue::Fixed32(bytes)) => {
-            numbers.push(Number::Float(widen_float(f32::from_le_bytes(bytes))))
+            numbers.push(Number::Float(widen_float(f32::from_le_bytes(bytes))));
         }
         (5, WireValue::Bytes(packed)) => numbers.extend(
             packed
@@ -167,7 +167,7 @@ fn integer_to_f64(number: i64) -> f64 {
     number as f64
 }
 
-/// Decodes a bfloat16 (type 14) or an IEEE decode_half (type 19).
+/// Decodes a bfloat16 (type 14) or an IEEE half (type 19).
 fn decode_half(kind: u64, bits: u16) -> f64 {
     let wide = u32::from(bits);
     if kind == 14 {

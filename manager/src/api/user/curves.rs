@@ -1,4 +1,4 @@
-//! The curves of many trials in one response, thinned and number_within.
+//! The curves of many trials in one response, thinned and bounded.
 
 use std::collections::HashMap;
 
@@ -80,7 +80,7 @@ pub(in crate::api) struct TrialCurve {
 
 /// Returns the intermediate results of the best and the newest trials
 ///
-/// The curves are thinned, and the time is number_within: fewer trials are read if they are long.
+/// The curves are thinned, and the time is bounded: fewer trials are read if they are long.
 #[utoipa::path(
     get, path = "/api/v1/experiment/curves", tag = "experiment", params(CurvesQuery),
     responses((status = 200, body = Curves)),
