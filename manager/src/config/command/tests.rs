@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::process::Command;
 
 use proptest::prelude::*;
@@ -99,7 +98,7 @@ proptest! {
         for command in table {
             let expected = if command.contains("\\\"; ") { "\"" } else { value.as_str() };
             let rendered = render_command(command, &values);
-            for shell in [SH, BASH].iter().filter(|shell| Path::new(shell).exists()) {
+            for shell in [SH, BASH] {
                 prop_assert_eq!(&shell_output(shell, &rendered), expected, "{}: {}", shell, rendered);
             }
         }
@@ -116,7 +115,7 @@ proptest! {
             "x={{{v}}}; printf %s \"${x:1:-1}\"",
             "set -- {{{v}}}; [ $# = 1 ] && printf %s {{v}}",
         ];
-        for command in table.iter().filter(|_| Path::new(BASH).exists()) {
+        for command in table {
             let rendered = render_command(command, &values);
             prop_assert_eq!(&shell_output(BASH, &rendered), &value, "{}", rendered);
         }
