@@ -47,7 +47,7 @@ const DEFAULT_USER_ID: u64 = 65_532;
 
 /// The own fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's, in the order of the
 /// canonical form.
-const FIELDS: [&str; 27] = [
+pub(super) const FIELDS: [&str; 27] = [
     "storage",
     "serviceAccountName",
     "configPath",

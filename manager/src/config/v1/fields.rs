@@ -201,3 +201,39 @@ pub(super) const CLUSTER_FIELDS: Renames = &[
 ];
 
 pub(super) const STORAGE_FIELDS: [&str; 5] = ["storage", "nfs", "azureStorage", "keyVault", "pvc"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::services::remote;
+    use crate::config::{check, kubernetes};
+
+    /// Fields that the v1 form has elsewhere, such as in `trial`, or lacks.
+    const ELSEWHERE: [&str; 11] = [
+        "experimentType",
+        "trialCommand",
+        "trialCodeDirectory",
+        "trialGpuNumber",
+        "tunerGpuIndices",
+        "tuner",
+        "advisor",
+        "assessor",
+        "trainingService",
+        "storage",
+        "taskRoles",
+    ];
+
+    #[test]
+    fn every_field_can_be_in_a_v1_file() {
+        let sections: [(&[&str], Renames); 3] = [
+            (&check::FIELDS, COMMON_FIELDS),
+            (&kubernetes::FIELDS, CLUSTER_FIELDS),
+            (&remote::MACHINE_FIELDS, MACHINE_FIELDS),
+        ];
+        for (fields, renames) in sections {
+            for field in fields.iter().filter(|field| !ELSEWHERE.contains(field)) {
+                assert!(renames.iter().any(|(_, v2)| v2 == field), "{field} is missing");
+            }
+        }
+    }
+}
