@@ -55,7 +55,7 @@ def acq_max(f_acq, gp, y_max, bounds, space, num_warmup, num_starting_points):
 
 
 def climbed(gains, starts, low, high):
-    """What `scipy.optimize.minimize` finds by L-BFGS-B from each of `starts` where it succeeds, all of them step by step
+    """The minima that `scipy.optimize.minimize` finds by L-BFGS-B from each of `starts` where it succeeds, all of them step by step
     together; `setulb` is called as scipy 1.4 calls it (`_minimize_lbfgsb`)."""
     n, m = len(low), 10
     steps = numpy.vstack([numpy.zeros(n), numpy.eye(n) * STEP])

@@ -43,7 +43,7 @@ def cells(given):
 
 
 def figure(command):
-    """What a program says: one line of JSON."""
+    """Returns the line of JSON that a program prints."""
     # One thread each: a small net gains nothing from more, and the machine may have better things to do.
     calm = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1')
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=HERE, env=calm)

@@ -6,6 +6,7 @@
 mod counts;
 mod documents;
 mod folders;
+mod prose;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -256,7 +256,7 @@ class TrainingService:
     """The service's name in messages. The default is the name of the class."""
     version: str = ""
     queues: bool = False
-    """Whether a job that the platform has no room for waits in the platform's queue."""
+    """`True` if a job that the platform has no room for waits in the platform's queue."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
