@@ -3,10 +3,12 @@
 /// The name of the only role if the file gives none.
 pub(super) const DEFAULT_ROLE_NAME: &str = "worker";
 
-/// Defines the table of kinds: for each kind its name and its plural in the API, the name of its platform in the
-/// experiment file, and the name of its controller.
+/// Defines the table of kinds. A row has the name and the plural of a kind in the API, and the group and the version of
+/// the API. The name of its platform in the experiment file and the name of its controller follow.
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident: $object:literal, $plural:literal, $platform:literal, $controller:literal;)*) => {
+    ($($(#[$doc:meta])*
+        $kind:ident: $object:literal, $plural:literal, $group:literal / $version:literal, $platform:literal, $controller:literal;
+    )*) => {
         /// The kind of object that runs an attempt of a trial job.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum WorkloadKind {
@@ -31,6 +33,27 @@ macro_rules! kinds {
                 }
             }
 
+            /// Returns the group of the API to which the kind belongs.
+            pub const fn group(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $group,)*
+                }
+            }
+
+            /// Returns the version of the group.
+            pub const fn version(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $version,)*
+                }
+            }
+
+            /// Returns the group and its version, as in the `apiVersion` of an object.
+            pub const fn api_version(self) -> &'static str {
+                match self {
+                    $(Self::$kind => concat!($group, "/", $version),)*
+                }
+            }
+
             /// Returns the platform's name in the experiment file.
             pub const fn platform(self) -> &'static str {
                 match self {
@@ -51,21 +74,21 @@ macro_rules! kinds {
 #[rustfmt::skip]
 kinds! {
     /// A Framework of Microsoft's `FrameworkController`.
-    Framework:  "Framework",  "frameworks",  "frameworkcontroller", "FrameworkController";
+    Framework:  "Framework",  "frameworks",  "frameworkcontroller.microsoft.com" / "v1", "frameworkcontroller", "FrameworkController";
     /// A `TrainJob` of Kubeflow Trainer.
-    TrainJob:   "TrainJob",   "trainjobs",   "trainer",             "Kubeflow Trainer";
+    TrainJob:   "TrainJob",   "trainjobs",   "trainer.kubeflow.org" / "v1alpha1", "trainer",       "Kubeflow Trainer";
     /// A `JobSet`, with a Job for each of several roles.
-    JobSet:     "JobSet",     "jobsets",     "kubernetes",          "the JobSet controller";
+    JobSet:     "JobSet",     "jobsets",     "jobset.x-k8s.io" / "v1alpha2", "kubernetes",         "the JobSet controller";
     /// A Job of `batch/v1`.
-    Job:        "Job",        "jobs",        "kubernetes",          "the cluster's Job controller";
+    Job:        "Job",        "jobs",        "batch" / "v1",        "kubernetes",                  "the cluster's Job controller";
     /// A `TFJob` of the training operator.
-    TfJob:      "TFJob",      "tfjobs",      "kubeflow",            "the training operator";
+    TfJob:      "TFJob",      "tfjobs",      "kubeflow.org" / "v1", "kubeflow",                    "the training operator";
     /// A `PyTorchJob` of the training operator.
-    PyTorchJob: "PyTorchJob", "pytorchjobs", "kubeflow",            "the training operator";
+    PyTorchJob: "PyTorchJob", "pytorchjobs", "kubeflow.org" / "v1", "kubeflow",                    "the training operator";
     /// An `XGBoostJob` of the training operator.
-    XgBoostJob: "XGBoostJob", "xgboostjobs", "kubeflow",            "the training operator";
+    XgBoostJob: "XGBoostJob", "xgboostjobs", "kubeflow.org" / "v1", "kubeflow",                    "the training operator";
     /// A `PaddleJob` of the training operator.
-    PaddleJob:  "PaddleJob",  "paddlejobs",  "kubeflow",            "the training operator";
+    PaddleJob:  "PaddleJob",  "paddlejobs",  "kubeflow.org" / "v1", "kubeflow",                    "the training operator";
 }
 
 impl WorkloadKind {

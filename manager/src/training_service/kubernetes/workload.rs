@@ -6,13 +6,16 @@
 
 use std::fmt::Debug;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId};
 
 use super::client::Resource;
-use super::manifest::{ATTEMPT_LABEL, WorkloadSettings, example_job};
+use super::manifest::{
+    ATTEMPT_LABEL, WorkloadSettings, example_job, experiment_labels, experiment_object_name,
+    workload_name,
+};
 use super::outcome::{JobPhase, WorkloadOutcome};
-use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 
@@ -31,10 +34,16 @@ pub trait Workload: Debug + Send + Sync {
     fn kind(&self) -> WorkloadKind;
 
     /// Returns the resource of the kind, with the names that the API uses.
-    fn resource(&self) -> Resource;
+    fn resource(&self) -> Resource {
+        let kind = self.kind();
+        let (group, version) = (kind.group(), kind.version());
+        Resource { group, version, kind: kind.object(), plural: kind.plural() }
+    }
 
     /// Returns the requests for objects of the kind that the manager needs.
-    fn verbs(&self) -> &'static [&'static str];
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "delete", "deletecollection"]
+    }
 
     /// Returns the kinds of [`Self::shared_objects`], each with the requests that the manager needs.
     fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
@@ -80,24 +89,54 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the object for a job.
     fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value;
 
+    /// Returns the first pod of the role at `position` as the controller would create it for a job, and the suffix of
+    /// the pod's name. [`Self::example_pods`] sets the metadata that all kinds have in common.
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String);
+
     /// Returns one pod of each role as the controller would create it, with its role, for a dry run.
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)>;
+    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&common.experiment);
+        let workload = workload_name(&common.experiment, &trial.attempt);
+        let roles = common.spec.roles.iter().enumerate();
+        let pods = roles.map(|(position, role)| {
+            let (mut pod, suffix) = self.example_pod(common, &trial, role, position);
+            (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
+            pod["metadata"]["name"] = Value::from(format!("{workload}-{suffix}"));
+            pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+            (role.name.clone(), pod)
+        });
+        pods.collect()
+    }
 
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
     /// Completes an [`WorkloadOutcome`] with [`WorkloadOutcome::needs_pods`] from the observations of the workload's
-    /// pods.
+    /// pods. `trial` has the names of the containers that run the trial. The default serves a kind that states every
+    /// reason itself.
     fn explain_outcome(
         &self,
-        spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
-        pods: &[Value],
-    ) -> WorkloadOutcome;
+        _pods: &[Value],
+        _trial: &[String],
+    ) -> WorkloadOutcome {
+        outcome
+    }
 
-    /// Derives the outcome of a workload from its pods, for a controller that does not report the end. `None`: the pods
-    /// are not conclusive.
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome>;
+    /// Derives the outcome of a workload from its pods, for a controller that does not report the end. `trial` has the
+    /// names of the containers that run the trial. `None`: the pods are not conclusive.
+    fn outcome_from_pods(
+        &self,
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome>;
 
     /// Returns the rules by which the pods of a trial end it.
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -121,8 +160,11 @@ pub trait Workload: Debug + Send + Sync {
         vec![(self.resource().kind, name.to_owned())]
     }
 
-    /// Returns the request that makes the controller end the pods.
-    fn stop_request(&self) -> StopRequest;
+    /// Returns the request that makes the controller end the pods. The default is a deletion, because Kueue would resume
+    /// a suspended object, and a suspended object counts as waiting.
+    fn stop_request(&self) -> StopRequest {
+        StopRequest::Delete
+    }
 
     /// Returns the pod whose metrics are the trial's, among the pods of the workload `name`.
     fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String>;
@@ -130,8 +172,19 @@ pub trait Workload: Debug + Send + Sync {
     /// Returns the name of the trial's container if the template gives none.
     fn container_name(&self) -> &'static str;
 
+    /// Returns the specification of an object with this name that starts no pod.
+    fn probe_spec(&self, name: &str) -> Value;
+
     /// Returns an object that starts no pod, for checking whether the controller notices it.
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value;
+    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        let (kind, name) = (self.kind(), probe_name(experiment));
+        json!({
+            "apiVersion": kind.api_version(),
+            "kind": kind.object(),
+            "metadata": {"name": name, "namespace": namespace, "labels": experiment_labels(experiment)},
+            "spec": self.probe_spec(&name),
+        })
+    }
 
     /// Returns the additional objects that the probe needs.
     fn shared_probe_objects(
@@ -142,8 +195,11 @@ pub trait Workload: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns whether the controller has noticed the probe.
-    fn is_noticed(&self, probe: &Value) -> bool;
+    /// Returns whether the controller has noticed the probe. By default, any status shows it.
+    fn is_noticed(&self, probe: &Value) -> bool {
+        let status = probe.get("status").and_then(Value::as_object);
+        status.is_some_and(|status| !status.is_empty())
+    }
 
     /// Returns a question about the probable reasons why the controller does not notice the probe.
     fn unnoticed_hint(&self) -> &'static str {
@@ -163,6 +219,11 @@ pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
         WorkloadKind::XgBoostJob => &kubeflow::XGBOOST_JOB,
         WorkloadKind::PaddleJob => &kubeflow::PADDLE_JOB,
     }
+}
+
+/// Returns the name of an experiment's probe, and of the objects that the probe needs.
+fn probe_name(experiment: &ExperimentId) -> String {
+    format!("{}probe", experiment_object_name(experiment))
 }
 
 /// Returns the labels that put a workload into a queue of Kueue, if a queue is configured.

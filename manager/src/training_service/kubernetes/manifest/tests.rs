@@ -11,8 +11,8 @@ use serde_json::json;
 use super::*;
 use crate::config::TrainingServiceSpec;
 use crate::config::kubernetes::is_framework_name;
-use crate::training_service::kubernetes::workload::framework::{example_pods, framework};
-use crate::training_service::kubernetes::workload::workload;
+use crate::training_service::kubernetes::workload::framework::{Framework, framework};
+use crate::training_service::kubernetes::workload::{Workload as _, workload};
 use crate::training_service::{Token, parameter_record};
 
 pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
@@ -488,7 +488,7 @@ fn the_pod_of_a_dry_run_is_the_one_that_the_controller_creates() {
         "hostname": "{{FC_TASKROLE_NAME}}-{{FC_TASK_INDEX}}",
         "containers": [{"name": "main", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}],
     }}}}]}});
-    let [(role, pod)] = &example_pods(&workload_settings(&section))[..] else { panic!() };
+    let [(role, pod)] = &Framework.example_pods(&workload_settings(&section))[..] else { panic!() };
     assert_eq!((role.as_str(), &pod["kind"]), ("worker", &json!("Pod")));
     assert_eq!(pod["metadata"]["name"], "tkabcd1234example1-worker-0");
     assert_eq!(pod["metadata"]["namespace"], "lab");

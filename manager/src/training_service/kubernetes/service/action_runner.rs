@@ -136,12 +136,12 @@ impl ActionRunner {
     async fn read_end(&self, name: &str) -> Vec<TrackerAction> {
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
         let kind = self.context.kind();
-        let trial = manifest::trial_containers(self.context.spec(), kind.container_name());
+        let trial = self.context.trial_containers();
         let remains = pods.iter().any(|pod| pod_end::has_outlived_trial(pod, &trial));
         let has_running = pods.iter().any(|pod| !pod_end::has_ended(pod));
         let pods = pods.into_iter().map(|pod| pod_end::without_other_containers(pod, &trial));
         let pods: Vec<_> = pods.collect();
-        let Some(outcome) = kind.outcome_from_pods(self.context.spec(), &pods) else {
+        let Some(outcome) = kind.outcome_from_pods(self.context.spec(), &pods, &trial) else {
             return Vec::new();
         };
         if remains && !has_running {
@@ -174,7 +174,8 @@ impl ActionRunner {
             return self.context.tracker().complete_end(name, outcome);
         }
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
-        let outcome = self.context.kind().explain_outcome(self.context.spec(), outcome, &pods);
+        let trial = self.context.trial_containers();
+        let outcome = self.context.kind().explain_outcome(outcome, &pods, &trial);
         self.context.tracker().complete_end(name, outcome)
     }
 

@@ -81,6 +81,11 @@ impl ServiceContext {
         &self.settings.workload_settings.spec
     }
 
+    /// Returns the names of the containers in which trials run.
+    pub(super) fn trial_containers(&self) -> Vec<String> {
+        manifest::trial_containers(self.spec(), self.kind.container_name())
+    }
+
     pub(super) fn tracker(&self) -> MutexGuard<'_, Tracker> {
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -124,7 +124,7 @@ impl Watcher {
                 let actions = observe_object(watched, tracker, &object, self.context.now());
                 if is_pod {
                     let remains =
-                        pod_end::has_outlived_trial(&object.body, &self.trial_containers());
+                        pod_end::has_outlived_trial(&object.body, &self.context.trial_containers());
                     tracker.observe_outliving_pod(&object.name, remains, self.context.now());
                 }
                 if !actions.is_empty() || is_pod {
@@ -150,11 +150,6 @@ impl Watcher {
             | WatchEvent::Gone(_)
             | WatchEvent::Trouble(_) => Vec::new(),
         }
-    }
-
-    /// Returns the names of the containers in which trials run.
-    fn trial_containers(&self) -> Vec<String> {
-        manifest::trial_containers(self.context.spec(), self.context.kind().container_name())
     }
 
     /// Returns the workload and the image of a pod whose metrics are the trial's.

@@ -6,27 +6,17 @@
 pub mod status;
 
 use serde_json::{Value, json};
-use trial_protocol::ExperimentId;
 
 use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload};
-use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
-    has_retries, merge, pod, set_default, trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, has_retries, merge, pod, set_default, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-
-/// The resource of Frameworks, with the names that the API uses.
-pub const FRAMEWORKS: Resource = Resource {
-    group: "frameworkcontroller.microsoft.com",
-    version: "v1",
-    kind: WorkloadKind::Framework.object(),
-    plural: WorkloadKind::Framework.plural(),
-};
 
 /// The usual name of the controller.
 const CONTROLLER_NAME: &str = WorkloadKind::Framework.controller();
@@ -42,10 +32,6 @@ pub struct Framework;
 impl Workload for Framework {
     fn kind(&self) -> WorkloadKind {
         WorkloadKind::Framework
-    }
-
-    fn resource(&self) -> Resource {
-        FRAMEWORKS
     }
 
     fn verbs(&self) -> &'static [&'static str] {
@@ -67,8 +53,18 @@ impl Workload for Framework {
         Vec::new()
     }
 
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        example_pods(common)
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String) {
+        let mut framework = framework(common, job);
+        let mut pod = framework["spec"]["taskRoles"][position]["task"]["pod"].take();
+        pod::remove_dropped_fields(&mut pod["spec"]);
+        pod::fill_placeholders(&mut pod);
+        (pod, format!("{}-0", role.name))
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -76,25 +72,17 @@ impl Workload for Framework {
         status::read(object, (role.as_str(), *index))
     }
 
-    fn explain_outcome(
+    fn outcome_from_pods(
         &self,
-        _spec: &KubernetesSpec,
-        outcome: WorkloadOutcome,
-        _pods: &[Value],
-    ) -> WorkloadOutcome {
-        outcome
-    }
-
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome> {
         // Retries are the controller's.
         if has_retries(spec) {
             return None;
         }
-        outcome_from_pods(
-            &self.completion(spec),
-            pods,
-            &trial_containers(spec, self.container_name()),
-        )
+        outcome_from_pods(&self.completion(spec), pods, trial)
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -118,26 +106,8 @@ impl Workload for Framework {
         "framework"
     }
 
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
-        probe_framework(experiment, namespace)
-    }
-
-    fn is_noticed(&self, probe: &Value) -> bool {
-        probe.pointer("/status/state").is_some_and(Value::is_string)
-    }
-}
-
-/// Returns a Framework that starts no pod, for checking whether its controller notices it.
-fn probe_framework(experiment: &ExperimentId, namespace: &str) -> Value {
-    json!({
-        "apiVersion": "frameworkcontroller.microsoft.com/v1",
-        "kind": "Framework",
-        "metadata": {
-            "name": format!("{}probe", experiment_object_name(experiment)),
-            "namespace": namespace,
-            "labels": experiment_labels(experiment),
-        },
-        "spec": {
+    fn probe_spec(&self, _name: &str) -> Value {
+        json!({
             // The Framework waits to be started, which never happens.
             "executionType": "Create",
             "taskRoles": [{
@@ -148,8 +118,12 @@ fn probe_framework(experiment: &ExperimentId, namespace: &str) -> Value {
                     "containers": [{"name": "framework", "image": "none"}],
                 }}},
             }],
-        },
-    })
+        })
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        probe.pointer("/status/state").is_some_and(Value::is_string)
+    }
 }
 
 /// Builds a trial's Framework from the user's template.
@@ -159,8 +133,8 @@ pub(in crate::training_service::kubernetes) fn framework(
 ) -> Value {
     let spec = &common.spec;
     let mut framework = spec.template.clone().unwrap_or_else(|| json!({}));
-    framework["apiVersion"] = Value::from("frameworkcontroller.microsoft.com/v1");
-    framework["kind"] = Value::from("Framework");
+    framework["apiVersion"] = Value::from(WorkloadKind::Framework.api_version());
+    framework["kind"] = Value::from(WorkloadKind::Framework.object());
     if let Some(object) = framework.as_object_mut() {
         // No status is sent, because the controller would accept it as its own.
         object.shift_remove("status");
@@ -247,27 +221,6 @@ fn outcome_from_pods(
         }
         TrialEnd::Requested | TrialEnd::Unexplained => None,
     }
-}
-
-/// Returns the first pod of each role of a trial as `FrameworkController` would create it, with its role.
-pub(in crate::training_service::kubernetes) fn example_pods(
-    common: &WorkloadSettings,
-) -> Vec<(String, Value)> {
-    let trial = example_job(&common.experiment);
-    let mut framework = framework(common, &trial);
-    let name = workload_name(&common.experiment, &trial.attempt);
-    let roles = framework.pointer_mut("/spec/taskRoles").and_then(Value::as_array_mut);
-    let roles = roles.into_iter().flatten().map(|role| {
-        let own = role["name"].as_str().unwrap_or_default().to_owned();
-        let mut pod = role["task"]["pod"].take();
-        (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
-        pod["metadata"]["name"] = Value::from(format!("{name}-{own}-0"));
-        pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
-        pod::remove_dropped_fields(&mut pod["spec"]);
-        pod::fill_placeholders(&mut pod);
-        (own, pod)
-    });
-    roles.collect()
 }
 
 /// Returns a policy without retries, since a retry is the manager's decision and gets a new attempt number.

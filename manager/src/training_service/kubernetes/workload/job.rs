@@ -6,16 +6,14 @@
 //! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of its behaviour.
 
 use serde_json::{Value, json};
-use trial_protocol::{Class, ExperimentId};
+use trial_protocol::Class;
 
-use super::{StopRequest, Workload, queue_labels};
+use super::{Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
-use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
-    merge, pod, trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{
@@ -23,14 +21,6 @@ use crate::training_service::kubernetes::pending_reason::{
 };
 use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
-
-/// The resource of Jobs, with the names that the API uses.
-pub const JOBS: Resource = Resource {
-    group: "batch",
-    version: "v1",
-    kind: WorkloadKind::Job.object(),
-    plural: WorkloadKind::Job.plural(),
-};
 
 /// The name of the trial's container.
 pub(super) const CONTAINER_NAME: &str = "trial";
@@ -46,14 +36,6 @@ impl Workload for Job {
         WorkloadKind::Job
     }
 
-    fn resource(&self) -> Resource {
-        JOBS
-    }
-
-    fn verbs(&self) -> &'static [&'static str] {
-        &["get", "list", "watch", "create", "delete", "deletecollection"]
-    }
-
     fn installation_advice(&self) -> String {
         "it does not serve batch/v1, as every Kubernetes cluster since 1.21 does: is the address that of an API server?"
             .to_owned()
@@ -63,12 +45,14 @@ impl Workload for Job {
         job_manifest(common, job)
     }
 
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        let trial = example_job(&common.experiment);
-        let name = workload_name(&common.experiment, &trial.attempt);
-        let Some(role) = common.spec.roles.first() else { return Vec::new() };
-        let template = pod_template(common, &trial, role, 0);
-        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-0")))]
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String) {
+        (pod_template(common, job, role, position), "0".to_owned())
     }
 
     fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> JobPhase {
@@ -77,25 +61,25 @@ impl Workload for Job {
 
     fn explain_outcome(
         &self,
-        spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
+        trial: &[String],
     ) -> WorkloadOutcome {
-        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
+        explain_failure(outcome, pods, trial)
     }
 
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(
+        &self,
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome> {
         let wanted = spec.roles.first()?.task_number;
-        outcome_from_pods(wanted, pods, &trial_containers(spec, self.container_name()))
+        outcome_from_pods(wanted, pods, trial)
     }
 
     fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
         pod_place(pod)
-    }
-
-    fn stop_request(&self) -> StopRequest {
-        // Kueue would resume a suspended Job.
-        StopRequest::Delete
     }
 
     fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
@@ -109,32 +93,18 @@ impl Workload for Job {
         CONTAINER_NAME
     }
 
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_spec(&self, _name: &str) -> Value {
         json!({
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "name": format!("{}probe", experiment_object_name(experiment)),
-                "namespace": namespace,
-                "labels": experiment_labels(experiment),
-            },
-            "spec": {
-                // A suspended Job creates no pod, and the controller reports the suspension. A queue that also admits
-                // Jobs without a queue label may resume it, but `parallelism` is 0.
-                "suspend": true,
-                "parallelism": 0,
-                "backoffLimit": 0,
-                "template": {"spec": {
-                    "restartPolicy": "Never",
-                    "containers": [{"name": CONTAINER_NAME, "image": "none"}],
-                }},
-            },
+            // A suspended Job creates no pod, and the controller reports the suspension. A queue that also admits Jobs
+            // without a queue label may resume it, but `parallelism` is 0.
+            "suspend": true,
+            "parallelism": 0,
+            "backoffLimit": 0,
+            "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": CONTAINER_NAME, "image": "none"}],
+            }},
         })
-    }
-
-    fn is_noticed(&self, probe: &Value) -> bool {
-        let status = probe.get("status").and_then(Value::as_object);
-        status.is_some_and(|status| !status.is_empty())
     }
 }
 
@@ -162,7 +132,10 @@ fn job_manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
         // Kueue's webhook would do the same. Without the webhook, the Job must not bypass the queue.
         body["suspend"] = Value::Bool(true);
     }
-    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+    let kind = WorkloadKind::Job;
+    json!({
+        "apiVersion": kind.api_version(), "kind": kind.object(), "metadata": metadata, "spec": body,
+    })
 }
 
 /// Returns the metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
@@ -181,15 +154,6 @@ pub(super) fn workload_metadata(common: &WorkloadSettings, job: &TrialJobSpec) -
     merge(&mut metadata["labels"], attempt_labels(&common.experiment, job));
     merge(&mut metadata["labels"], queue_labels(spec).collect());
     metadata
-}
-
-/// Returns the pod template as a pod, for a dry run.
-pub(super) fn example_pod(common: &WorkloadSettings, template: Value, name: &str) -> Value {
-    let mut pod = template;
-    (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
-    pod["metadata"]["name"] = Value::from(name);
-    pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
-    pod
 }
 
 /// Returns the specification of a Job with this number of identical pods, which fails with its first failed pod.

@@ -6,31 +6,19 @@
 //! Source: `JobSet` 0.12, and recordings of its behaviour.
 
 use serde_json::{Value, json};
-use trial_protocol::ExperimentId;
 
-use super::job::{
-    CONTAINER_NAME, eviction_outcome, example_pod, job_spec, pod_place, pod_template,
-};
+use super::job::{CONTAINER_NAME, eviction_outcome, job_spec, pod_place, pod_template};
 use super::several_pods::{self, EndedPod};
-use super::{StopRequest, Workload, queue_labels};
+use super::{Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::TrialCompletion;
-use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
-    trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{
     find_condition, has_field, shortened_field,
-};
-
-const JOB_SETS: Resource = Resource {
-    group: "jobset.x-k8s.io",
-    version: "v1alpha2",
-    kind: WorkloadKind::JobSet.object(),
-    plural: WorkloadKind::JobSet.plural(),
 };
 
 /// Runs trials of several roles as `JobSet`s.
@@ -40,14 +28,6 @@ pub struct JobSet;
 impl Workload for JobSet {
     fn kind(&self) -> WorkloadKind {
         WorkloadKind::JobSet
-    }
-
-    fn resource(&self) -> Resource {
-        JOB_SETS
-    }
-
-    fn verbs(&self) -> &'static [&'static str] {
-        &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
     fn installation_advice(&self) -> String {
@@ -79,8 +59,8 @@ impl Workload for JobSet {
             body["suspend"] = Value::Bool(true);
         }
         json!({
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
+            "apiVersion": self.kind().api_version(),
+            "kind": self.kind().object(),
             "metadata": {
                 "name": workload_name(&common.experiment, &job.attempt),
                 "namespace": common.namespace,
@@ -90,16 +70,14 @@ impl Workload for JobSet {
         })
     }
 
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        let trial = example_job(&common.experiment);
-        let set = workload_name(&common.experiment, &trial.attempt);
-        let roles = common.spec.roles.iter().enumerate();
-        let pods = roles.map(|(position, role)| {
-            let template = pod_template(common, &trial, role, position);
-            let pod = example_pod(common, template, &format!("{}-0", job_name(&set, role)));
-            (role.name.clone(), pod)
-        });
-        pods.collect()
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String) {
+        (pod_template(common, job, role, position), format!("{}-0-0", role.name))
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -108,14 +86,19 @@ impl Workload for JobSet {
 
     fn explain_outcome(
         &self,
-        spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
+        trial: &[String],
     ) -> WorkloadOutcome {
-        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
+        explain_failure(outcome, pods, trial)
     }
 
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(
+        &self,
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome> {
         let (role, index) = spec.metrics_from.clone();
         let roles = spec.roles.iter().map(|role| RolePods {
             name: &role.name,
@@ -123,8 +106,7 @@ impl Workload for JobSet {
             wanted: u64::try_from(role.policy.min_succeeded).ok(),
         });
         let main = DecidingPod { role, index, is_main: true };
-        let trial = trial_containers(spec, self.container_name());
-        outcome_from_pods(&roles.collect::<Vec<_>>(), main, pods, &trial)
+        outcome_from_pods(&roles.collect::<Vec<_>>(), main, pods, trial)
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -138,16 +120,11 @@ impl Workload for JobSet {
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         let jobs = spec.roles.iter().map(|role| ("Job", job_name(name, role)));
         // The Jobs themselves may have been refused, too.
-        jobs.chain([(JOB_SETS.kind, name.to_owned())]).collect()
+        jobs.chain([(self.kind().object(), name.to_owned())]).collect()
     }
 
     fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
         pod_place(pod)
-    }
-
-    fn stop_request(&self) -> StopRequest {
-        // Kueue would resume a suspended JobSet.
-        StopRequest::Delete
     }
 
     fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
@@ -160,7 +137,7 @@ impl Workload for JobSet {
         CONTAINER_NAME
     }
 
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_spec(&self, _name: &str) -> Value {
         let pod = json!({"spec": {
             "restartPolicy": "Never",
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
@@ -171,26 +148,10 @@ impl Workload for JobSet {
             "parallelism": 0, "completionMode": "NonIndexed", "backoffLimit": 0, "template": pod,
         });
         json!({
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {
-                "name": format!("{}probe", experiment_object_name(experiment)),
-                "namespace": namespace,
-                "labels": experiment_labels(experiment),
-            },
-            "spec": {
-                // A suspended JobSet creates no pod, and the controller reports the suspension.
-                "suspend": true,
-                "replicatedJobs": [
-                    {"name": "probe", "replicas": 1, "template": {"spec": body}},
-                ],
-            },
+            // A suspended JobSet creates no pod, and the controller reports the suspension.
+            "suspend": true,
+            "replicatedJobs": [{"name": "probe", "replicas": 1, "template": {"spec": body}}],
         })
-    }
-
-    fn is_noticed(&self, probe: &Value) -> bool {
-        let status = probe.get("status").and_then(Value::as_object);
-        status.is_some_and(|status| !status.is_empty())
     }
 }
 

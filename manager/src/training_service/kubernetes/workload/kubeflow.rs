@@ -4,17 +4,14 @@
 //! Source: training-operator 1.9.4, and recordings of its behaviour.
 
 use serde_json::{Map, Value, json};
-use trial_protocol::ExperimentId;
 
 use super::several_pods::{self, EndedPod};
-use super::{StopRequest, Workload, queue_labels};
+use super::{Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
-use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, attempt_labels, example_job, experiment_labels, experiment_object_name,
-    merge, pod, trial_containers, workload_name,
+    WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{
@@ -68,11 +65,6 @@ impl Workload for TrainingJob {
         self.kind
     }
 
-    fn resource(&self) -> Resource {
-        let (kind, plural) = (self.kind.object(), self.kind.plural());
-        Resource { group: "kubeflow.org", version: "v1", kind, plural }
-    }
-
     fn verbs(&self) -> &'static [&'static str] {
         // The role that the operator installs does not include `deletecollection`.
         &["get", "list", "watch", "create", "delete"]
@@ -108,7 +100,7 @@ impl Workload for TrainingJob {
             policy["suspend"] = Value::Bool(true);
         }
         json!({
-            "apiVersion": "kubeflow.org/v1",
+            "apiVersion": self.kind.api_version(),
             "kind": self.kind.object(),
             "metadata": {
                 "name": workload_name(&common.experiment, &job.attempt),
@@ -119,22 +111,19 @@ impl Workload for TrainingJob {
         })
     }
 
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        let trial = example_job(&common.experiment);
-        let name = workload_name(&common.experiment, &trial.attempt);
-        let roles = common.spec.roles.iter().enumerate();
-        let pods = roles.map(|(position, role)| {
-            let mut pod = pod_template(common, &trial, role, position);
-            (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
-            pod["metadata"]["name"] = Value::from(format!("{name}-{}-0", role.name));
-            pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
-            pod["spec"]["restartPolicy"] = Value::from("Never");
-            if self.kind == WorkloadKind::PyTorchJob && role.name == "worker" {
-                pod::append(&mut pod["spec"], "initContainers", [init_pytorch_container()]);
-            }
-            (role.name.clone(), pod)
-        });
-        pods.collect()
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String) {
+        let mut pod = pod_template(common, job, role, position);
+        pod["spec"]["restartPolicy"] = Value::from("Never");
+        if self.kind == WorkloadKind::PyTorchJob && role.name == "worker" {
+            pod::append(&mut pod["spec"], "initContainers", [init_pytorch_container()]);
+        }
+        (pod, format!("{}-0", role.name))
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -143,16 +132,21 @@ impl Workload for TrainingJob {
 
     fn explain_outcome(
         &self,
-        spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
+        trial: &[String],
     ) -> WorkloadOutcome {
-        explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
+        explain_failure(outcome, pods, trial)
     }
 
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(
+        &self,
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome> {
         let deciders = deciding_pods(self.kind, spec);
-        outcome_from_pods(spec, &deciders, pods, &trial_containers(spec, self.container_name()))
+        outcome_from_pods(spec, &deciders, pods, trial)
     }
 
     fn completion(&self, spec: &KubernetesSpec) -> TrialCompletion {
@@ -170,11 +164,6 @@ impl Workload for TrainingJob {
         true
     }
 
-    fn stop_request(&self) -> StopRequest {
-        // Deleted rather than suspended, because a suspended job counts as waiting.
-        StopRequest::Delete
-    }
-
     fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, _pods: &[String]) -> Option<String> {
         let (role, index) = &spec.metrics_from;
         Some(format!("{name}-{role}-{index}"))
@@ -184,7 +173,7 @@ impl Workload for TrainingJob {
         self.container_name
     }
 
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+    fn probe_spec(&self, _name: &str) -> Value {
         let pod = json!({"spec": {
             // A queue that also admits jobs without a queue label may resume this one. Its pod is then never scheduled.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
@@ -193,17 +182,8 @@ impl Workload for TrainingJob {
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
         // A job may consist of this role alone.
         let role = if self.kind == WorkloadKind::TfJob { "Worker" } else { "Master" };
-        json!({
-            "apiVersion": "kubeflow.org/v1",
-            "kind": self.kind.object(),
-            "metadata": {
-                "name": format!("{}probe", experiment_object_name(experiment)),
-                "namespace": namespace,
-                "labels": experiment_labels(experiment),
-            },
-            // A suspended job creates no pod, and the operator reports the suspension.
-            "spec": {"runPolicy": {"suspend": true}, self.roles_field: {role: replica}},
-        })
+        // A suspended job creates no pod, and the operator reports the suspension.
+        json!({"runPolicy": {"suspend": true}, self.roles_field: {role: replica}})
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {

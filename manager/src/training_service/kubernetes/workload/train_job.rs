@@ -9,33 +9,25 @@
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, Class, ExperimentId};
 
-use super::job::{example_pod, job_spec, pod_place, pod_template, workload_metadata};
+use super::job::{job_spec, pod_place, pod_template, workload_metadata};
 use super::job_set::{self, RolePods, StatusNames};
-use super::{StopRequest, Workload};
-use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
+use super::{Workload, probe_name};
+use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
-    WorkloadSettings, example_job, experiment_labels, experiment_object_name, pod,
-    trial_containers, workload_name,
+    WorkloadSettings, example_job, experiment_labels, experiment_object_name, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pending_reason::{
     find_condition, has_field, shortened_field,
 };
 
-const API_GROUP: &str = "trainer.kubeflow.org";
-const API_VERSION: &str = "trainer.kubeflow.org/v1alpha1";
-const TRAIN_JOBS: Resource = Resource {
-    group: API_GROUP,
-    version: "v1alpha1",
-    kind: WorkloadKind::TrainJob.object(),
-    plural: WorkloadKind::TrainJob.plural(),
-};
+const API_GROUP: &str = WorkloadKind::TrainJob.group();
 const TRAINING_RUNTIMES: Resource = Resource {
     group: API_GROUP,
-    version: "v1alpha1",
+    version: WorkloadKind::TrainJob.version(),
     kind: "TrainingRuntime",
     plural: "trainingruntimes",
 };
@@ -56,14 +48,6 @@ pub struct TrainJob;
 impl Workload for TrainJob {
     fn kind(&self) -> WorkloadKind {
         WorkloadKind::TrainJob
-    }
-
-    fn resource(&self) -> Resource {
-        TRAIN_JOBS
-    }
-
-    fn verbs(&self) -> &'static [&'static str] {
-        &["get", "list", "watch", "create", "delete", "deletecollection"]
     }
 
     fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
@@ -88,7 +72,7 @@ impl Workload for TrainJob {
     fn example_objects_with_probe(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
         let mut trial = self.manifest(common, &example_job(&common.experiment));
         trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&common.experiment));
-        vec![(TRAIN_JOBS, trial)]
+        vec![(self.resource(), trial)]
     }
 
     fn pod_selector(&self, name: &str, _attempt: &AttemptId) -> String {
@@ -125,20 +109,23 @@ impl Workload for TrainJob {
             body["suspend"] = Value::Bool(true);
         }
         json!({
-            "apiVersion": API_VERSION,
-            "kind": TRAIN_JOBS.kind,
+            "apiVersion": self.kind().api_version(),
+            "kind": self.kind().object(),
             "metadata": workload_metadata(common, job),
             "spec": body,
         })
     }
 
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        let trial = example_job(&common.experiment);
-        let name = workload_name(&common.experiment, &trial.attempt);
-        let Some(role) = common.spec.roles.first() else { return Vec::new() };
-        let mut template = pod_template(common, &trial, role, 0);
+    fn example_pod(
+        &self,
+        common: &WorkloadSettings,
+        job: &TrialJobSpec,
+        role: &RoleSpec,
+        position: usize,
+    ) -> (Value, String) {
+        let mut template = pod_template(common, job, role, position);
         template["spec"]["containers"][0]["name"] = Value::from(NODE_NAME);
-        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-{NODE_NAME}-0-0")))]
+        (template, format!("{NODE_NAME}-0-0"))
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -147,32 +134,31 @@ impl Workload for TrainJob {
 
     fn explain_outcome(
         &self,
-        spec: &KubernetesSpec,
         outcome: WorkloadOutcome,
         pods: &[Value],
+        trial: &[String],
     ) -> WorkloadOutcome {
-        job_set::explain_failure(outcome, pods, &trial_containers(spec, self.container_name()))
+        job_set::explain_failure(outcome, pods, trial)
     }
 
-    fn outcome_from_pods(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<WorkloadOutcome> {
+    fn outcome_from_pods(
+        &self,
+        spec: &KubernetesSpec,
+        pods: &[Value],
+        trial: &[String],
+    ) -> Option<WorkloadOutcome> {
         let count = spec.roles.first()?.task_number;
         let role = RolePods { name: NODE_NAME, pods: count, wanted: Some(count) };
-        let trial = trial_containers(spec, self.container_name());
-        job_set::outcome_from_pods(&[role], main_pod(spec), pods, &trial)
+        job_set::outcome_from_pods(&[role], main_pod(spec), pods, trial)
     }
 
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         let name = name.to_owned();
-        vec![("Job", job_name(&name)), ("JobSet", name.clone()), (TRAIN_JOBS.kind, name)]
+        vec![("Job", job_name(&name)), ("JobSet", name.clone()), (self.kind().object(), name)]
     }
 
     fn pod_place<'a>(&self, pod: &'a str) -> &'a str {
         pod_place(pod)
-    }
-
-    fn stop_request(&self) -> StopRequest {
-        // Kueue would resume a suspended TrainJob.
-        StopRequest::Delete
     }
 
     fn reporting_pod(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
@@ -185,18 +171,12 @@ impl Workload for TrainJob {
         NODE_NAME
     }
 
-    fn probe_object(&self, experiment: &ExperimentId, namespace: &str) -> Value {
-        let name = probe_name(experiment);
+    fn probe_spec(&self, name: &str) -> Value {
         json!({
-            "apiVersion": API_VERSION,
-            "kind": TRAIN_JOBS.kind,
-            "metadata": {"name": name, "namespace": namespace, "labels": experiment_labels(experiment)},
-            "spec": {
-                // A suspended TrainJob creates no pod, and the controller reports the suspension.
-                "suspend": true,
-                "runtimeRef": {"apiGroup": API_GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
-                "trainer": {"numNodes": 1},
-            },
+            // A suspended TrainJob creates no pod, and the controller reports the suspension.
+            "suspend": true,
+            "runtimeRef": {"apiGroup": API_GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
+            "trainer": {"numNodes": 1},
         })
     }
 
@@ -228,10 +208,6 @@ impl Workload for TrainJob {
         // Trainer 2.0 never fills in `jobsStatus` (kubeflow/trainer, pull request 2802).
         "do its pod and that of the JobSet controller run, does it watch that namespace, and is its version 2.1 or newer?"
     }
-}
-
-fn probe_name(experiment: &ExperimentId) -> String {
-    format!("{}probe", experiment_object_name(experiment))
 }
 
 /// Returns the name of the Job that creates the pods.
@@ -269,7 +245,7 @@ fn runtime_with_job(metadata: &Value, job: &Value) -> Value {
         "template": {"metadata": {"labels": {STEP_LABEL: "trainer"}}, "spec": job},
     });
     json!({
-        "apiVersion": API_VERSION,
+        "apiVersion": WorkloadKind::TrainJob.api_version(),
         "kind": TRAINING_RUNTIMES.kind,
         "metadata": metadata,
         "spec": {

@@ -388,7 +388,7 @@ fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
     tracker.handle_phase("ja", JobPhase::Ending, at(150));
     assert_eq!(tracker.tick(at(210)), [TrackerAction::ReadEnd("ja".to_owned())]);
     let pods = tracker.pods().with_ended_pods("ja", Vec::new());
-    let outcome = BatchJob.outcome_from_pods(&spec, &pods).unwrap();
+    let outcome = BatchJob.outcome_from_pods(&spec, &pods, &[]).unwrap();
     assert!(outcome.succeeded, "{outcome:?}");
 }
 

@@ -7,6 +7,7 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
+use crate::training_service::kubernetes::manifest::trial_containers;
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEndEvent, JobNews};
 
@@ -290,8 +291,10 @@ fn the_trials_container_outranks_other_containers() {
         needs_pods: true,
         ..WorkloadOutcome::failure("its pod failed".to_owned())
     };
-    assert_eq!(Job.explain_outcome(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
-    assert_eq!(Job.outcome_from_pods(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
+    let (trial, pods) = (trial_containers(&spec, Job.container_name()), [pod]);
+    assert_eq!(Job.explain_outcome(outcome, &pods, &trial).exit_code, Some(3));
+    let read = Job.outcome_from_pods(&spec, &pods, &trial);
+    assert_eq!(read.and_then(|end| end.exit_code), Some(3));
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn the_end_of_an_incomplete_job_set_is_read_from_its_pods() {
         (&both_decide,  vec![runs(ps), done(first), failed(second)],  Some(Some(3))),
     ];
     for (section, pods, expected) in table {
-        let outcome = JobSet.outcome_from_pods(&workload_settings(section).spec, &pods);
+        let outcome = JobSet.outcome_from_pods(&workload_settings(section).spec, &pods, &[]);
         let code = outcome.map(|outcome| {
             assert_eq!(outcome.succeeded, outcome.exit_code == Some(0), "{outcome:?}");
             assert!(!outcome.needs_pods, "{outcome:?}");

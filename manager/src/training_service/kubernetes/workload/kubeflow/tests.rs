@@ -8,6 +8,7 @@ use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
+use crate::training_service::kubernetes::manifest::trial_containers;
 use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
 use crate::training_service::{JobEndEvent, JobNews};
@@ -192,13 +193,10 @@ fn the_end_of_a_job_is_read_from_pods_that_outlive_their_trials() {
         let trial = trial_containers(&spec, kind.container_name());
         let seen: Vec<Value> =
             pods.iter().map(|pod| pod_end::without_other_containers(pod.clone(), &trial)).collect();
-        let found = kind.outcome_from_pods(&spec, &seen).map(|end| (end.succeeded, end.exit_code));
+        let read = |pods: &[Value]| kind.outcome_from_pods(&spec, pods, &trial);
+        let found = read(&seen).map(|end| (end.succeeded, end.exit_code));
         assert_eq!(found, expected, "{pods:?}");
-        assert_eq!(
-            kind.outcome_from_pods(&spec, &pods),
-            None,
-            "the pods themselves have not ended"
-        );
+        assert_eq!(read(&pods), None, "the pods themselves have not ended");
     }
 }
 

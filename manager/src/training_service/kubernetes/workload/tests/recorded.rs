@@ -14,6 +14,7 @@ use super::super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::workload_settings;
+use crate::training_service::kubernetes::manifest::trial_containers;
 use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::tracker::{
     Tracker, TrackerAction, observe_missing_pod, observe_pod,
@@ -169,6 +170,11 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// Returns the names of the containers in which the trial runs.
+    fn trial(&self) -> Vec<String> {
+        trial_containers(self.spec, self.kind.container_name())
+    }
+
     /// Carries out actions, as far as a recording allows.
     fn perform(&mut self, actions: Vec<TrackerAction>) {
         for action in actions {
@@ -179,12 +185,14 @@ impl<'a> Player<'a> {
                 }
                 TrackerAction::InspectPods(name, outcome) => {
                     let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
-                    self.tracker
-                        .complete_end(&name, self.kind.explain_outcome(self.spec, outcome, &pods))
+                    self.tracker.complete_end(
+                        &name,
+                        self.kind.explain_outcome(outcome, &pods, &self.trial()),
+                    )
                 }
                 TrackerAction::ReadEnd(name) => {
                     let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
-                    let outcome = self.kind.outcome_from_pods(self.spec, &pods);
+                    let outcome = self.kind.outcome_from_pods(self.spec, &pods, &self.trial());
                     outcome
                         .map(|outcome| self.tracker.complete_end(&name, outcome))
                         .unwrap_or_default()

@@ -239,8 +239,7 @@ proptest! {
             "jobsStatus": [{"ready": number}, kind],
         }});
         if let JobPhase::Completed(outcome) = phase(&object, &workload_settings(&section(1)).spec) {
-            let spec = workload_settings(&section(1)).spec;
-            let outcome = TrainJob.explain_outcome(&spec, outcome, std::slice::from_ref(&object));
+            let outcome = TrainJob.explain_outcome(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }
     }
