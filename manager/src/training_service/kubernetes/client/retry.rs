@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::Error;
+use crate::util::backoff::Backoff;
 
 /// The greatest number of tries, and the time after the first try in which another may begin.
 const MAX_TRIES: u32 = 6;
@@ -20,8 +21,9 @@ where
     F: Future<Output = Result<T, Error>>,
 {
     let began = Instant::now();
-    let mut pause = FIRST_RETRY_PAUSE;
+    let mut backoff = Backoff::new(FIRST_RETRY_PAUSE, RETRY_TIMEOUT);
     for _ in 1..MAX_TRIES {
+        let pause = backoff.next_pause();
         match request().await {
             Err(error) if error.is_temporary() && began.elapsed() + pause < RETRY_TIMEOUT => {
                 debug!("{error}; trying again");
@@ -29,7 +31,6 @@ where
             done => return done,
         }
         sleep(pause).await;
-        pause *= 2;
     }
     request().await
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::{Cluster, Resource as Kind, error};
+use crate::util::backoff::Backoff;
 use crate::util::errors::chain;
 
 /// The pauses after the first failure of a watch and after many failures.
@@ -199,31 +200,20 @@ pub enum WatchEvent {
     Trouble(String),
 }
 
-/// The pauses between the tries of a watch: short at first, a few seconds at most, and short again after an event. A
-/// watch that is often cut must not lag for half a minute, as with kube's own pauses.
-#[derive(Debug, Default)]
-struct RetryPauses {
-    failures: u32,
-    is_due: bool,
-}
-
-impl RetryPauses {
-    /// Handles the next item of a watch.
-    fn observe<T>(&mut self, item: &Result<Event<T>, watcher::Error>) {
-        match item {
-            Err(_) => (self.failures, self.is_due) = (self.failures.saturating_add(1), true),
-            // It precedes the request.
-            Ok(Event::Init) => {}
-            Ok(_) => self.failures = 0,
-        }
+/// Returns the pause that an item of a watch requires before the next try. The pauses are short at first, a few seconds
+/// at most, and short again after an event. A watch that is often cut must not lag for half a minute, as with kube's own
+/// pauses.
+fn pause_after<T>(
+    item: &Result<Event<T>, watcher::Error>,
+    backoff: &mut Backoff,
+) -> Option<Duration> {
+    match item {
+        Err(_) => return Some(backoff.next_pause()),
+        // It precedes the request.
+        Ok(Event::Init) => {}
+        Ok(_) => backoff.reset(),
     }
-
-    /// Returns the pause before the next try, if one is due.
-    fn take_due(&mut self) -> Option<Duration> {
-        let is_due = std::mem::take(&mut self.is_due);
-        let pause = FIRST_WATCH_PAUSE * 2_u32.saturating_pow(self.failures.saturating_sub(1));
-        is_due.then(|| pause.min(MAX_WATCH_PAUSE))
-    }
+    None
 }
 
 /// Returns whether the server rejects the version at which a watch resumes. The library would try it again for ever.
@@ -246,17 +236,18 @@ pub fn watch(
     };
     let (server, api) = (cluster.server.clone(), cluster.watched_api(resource));
     let begin = move || Box::pin(follow(api.clone(), config.clone()));
-    let state = (begin(), RetryPauses::default(), begin);
-    let stream = stream::unfold(state, async |(mut watch, mut pauses, begin)| {
-        if let Some(pause) = pauses.take_due() {
+    let backoff = Backoff::new(FIRST_WATCH_PAUSE, MAX_WATCH_PAUSE);
+    let state = (begin(), None, backoff, begin);
+    let stream = stream::unfold(state, async |(mut watch, pause, mut backoff, begin)| {
+        if let Some(pause) = pause {
             sleep(pause).await;
         }
         let item = watch.next().await?;
-        pauses.observe(&item);
+        let pause = pause_after(&item, &mut backoff);
         if is_outdated(&item) {
             watch = begin();
         }
-        Some((item, (watch, pauses, begin)))
+        Some((item, (watch, pause, backoff, begin)))
     });
     Box::pin(stream.map(move |event| match event {
         Ok(Event::Init) => WatchEvent::Begin,
@@ -281,21 +272,18 @@ mod tests {
     #[test]
     fn a_watch_that_fails_again_and_again_is_tried_less_often() {
         let failure = || Err(watcher::Error::NoResourceVersion);
-        let mut pauses = RetryPauses::default();
-        assert_eq!(pauses.take_due(), None);
+        let mut backoff = Backoff::new(FIRST_WATCH_PAUSE, MAX_WATCH_PAUSE);
+        let mut pause = |item| pause_after::<()>(&item, &mut backoff);
         let waited: Vec<u128> = (0..9)
             .filter_map(|_| {
                 // A listing begins with an item before its request.
-                pauses.observe::<()>(&Ok(Event::Init));
-                pauses.observe::<()>(&failure());
-                pauses.take_due().map(|pause| pause.as_millis())
+                assert_eq!(pause(Ok(Event::Init)), None);
+                pause(failure()).map(|pause| pause.as_millis())
             })
             .collect();
         assert_eq!(waited, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-        pauses.observe::<()>(&Ok(Event::InitDone));
-        assert_eq!(pauses.take_due(), None);
-        pauses.observe::<()>(&failure());
-        assert_eq!(pauses.take_due(), Some(FIRST_WATCH_PAUSE));
+        assert_eq!(pause(Ok(Event::InitDone)), None);
+        assert_eq!(pause(failure()), Some(FIRST_WATCH_PAUSE));
     }
 
     #[test]
