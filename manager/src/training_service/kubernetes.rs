@@ -23,6 +23,7 @@ pub mod pod_end;
 pub mod preflight;
 mod service;
 pub mod shared_disk;
+mod status_fields;
 pub mod tracker;
 pub mod workload;
 

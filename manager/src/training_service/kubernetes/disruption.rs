@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::pending_reason::{find_condition, has_field, shortened_field};
+use super::status_fields::{find_condition, has_field, shortened_field};
 use crate::util::excerpt::shortened;
 
 /// The removal of a pod by the platform.

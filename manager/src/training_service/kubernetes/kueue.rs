@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::client::Resource;
-use super::pending_reason::{find_condition, has_field, shortened_field};
+use super::status_fields::{find_condition, has_field, shortened_field};
 use crate::util::excerpt::shortened;
 
 /// The supported versions of Kueue's API, in order of preference. Kueue up to 0.14 serves only the second.

@@ -56,6 +56,12 @@ pub fn workload_name(experiment: &ExperimentId, attempt: &AttemptId) -> String {
     if is_framework_name(&name) { name } else { hashed_name(&format!("{experiment}/{attempt}")) }
 }
 
+/// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
+/// dash, followed by a dash and a suffix.
+pub fn workload_of(pod: &str) -> &str {
+    pod.split('-').next().unwrap_or_default()
+}
+
 /// Returns the name of an experiment's own objects, such as its Secret.
 pub fn experiment_object_name(experiment: &ExperimentId) -> String {
     let name = format!("tk{experiment}");

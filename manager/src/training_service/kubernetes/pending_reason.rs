@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::status_fields::{find_condition, has_field, shortened_field};
 use crate::util::excerpt::shortened;
 
 /// Returns the reason why a pod waits. `None`: the pod runs, or starts without a problem.
@@ -212,28 +213,6 @@ fn event_time(event: &Value, places: &[&str]) -> String {
 /// The length of a time without the parts of a second.
 const TIMESTAMP_CHARS: usize = 19;
 
-/// Returns the workload of a pod. Every controller builds the name of a pod from the workload's name, which has no
-/// dash, followed by a dash and a suffix.
-pub fn workload_of(pod: &str) -> &str {
-    pod.split('-').next().unwrap_or_default()
-}
-
-pub(super) fn find_condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
-    status
-        .get("conditions")?
-        .as_array()?
-        .iter()
-        .find(|condition| has_field(condition, "type", kind))
-}
-
-pub(super) fn has_field(value: &Value, field: &str, text: &str) -> bool {
-    value.get(field).and_then(Value::as_str) == Some(text)
-}
-
-pub(super) fn shortened_field(value: &Value, field: &str) -> String {
-    shortened(value.get(field).and_then(Value::as_str).unwrap_or_default().trim())
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -241,6 +220,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::training_service::kubernetes::manifest::workload_of;
 
     fn recorded_pods(case: &str) -> Vec<Value> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))

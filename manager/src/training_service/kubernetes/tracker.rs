@@ -31,8 +31,8 @@ use self::unadopted::UnadoptedWorkloads;
 use super::client::WatchedObject;
 use super::disruption::Disruption;
 use super::kueue::QueueState;
+use super::manifest::workload_of;
 use super::outcome::{JobPhase, WorkloadOutcome};
-use super::pending_reason::workload_of;
 use super::workload::{StopRequest, Workload};
 use crate::training_service::{AdoptionResult, JobEndEvent, JobNews, VerdictTrust};
 

@@ -159,7 +159,7 @@ impl Watcher {
         pod: &'a WatchedObject,
     ) -> Option<(&'a str, String)> {
         let spec = self.context.spec();
-        let name = pending_reason::workload_of(&pod.name);
+        let name = manifest::workload_of(&pod.name);
         let reporter =
             self.context.kind().reporting_pod(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == WatchTarget::Pod && *reporter == pod.name)?;
@@ -205,9 +205,7 @@ fn observe_object(
         WatchTarget::Workload => Vec::new(),
         WatchTarget::Pod => observe_pod(tracker, object, now),
         WatchTarget::Event => match pending_reason::event_problem(&object.body) {
-            Some((pod, why)) => {
-                tracker.set_wait_reason(pending_reason::workload_of(&pod), Some(why))
-            }
+            Some((pod, why)) => tracker.set_wait_reason(manifest::workload_of(&pod), Some(why)),
             None => Vec::new(),
         },
         WatchTarget::Queue => match object.owner.as_deref() {

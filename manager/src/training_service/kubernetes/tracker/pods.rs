@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::training_service::kubernetes::disruption::Disruption;
+use crate::training_service::kubernetes::manifest::workload_of;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
-use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::Workload;
 
 /// A step in the disappearance of a pod.

@@ -16,10 +16,10 @@ use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{
+use crate::training_service::kubernetes::pod_end;
+use crate::training_service::kubernetes::status_fields::{
     find_condition, has_field, shortened_field,
 };
-use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
 
 /// The name of the trial's container.

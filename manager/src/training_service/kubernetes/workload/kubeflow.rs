@@ -14,7 +14,7 @@ use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::pending_reason::{
+use crate::training_service::kubernetes::status_fields::{
     find_condition, has_field, shortened_field,
 };
 

@@ -14,8 +14,7 @@ use super::super::train_job::TrainJob;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::workload_settings;
-use crate::training_service::kubernetes::manifest::trial_containers;
-use crate::training_service::kubernetes::pending_reason::workload_of;
+use crate::training_service::kubernetes::manifest::{trial_containers, workload_of};
 use crate::training_service::kubernetes::tracker::{
     Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
