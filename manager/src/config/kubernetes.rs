@@ -305,11 +305,7 @@ impl PodFields {
         let (roles, paths) =
             role::read(workload, fields, inherited, template.as_ref(), main, base)?;
         let workload = workload::workload_for_roles(workload, &roles);
-        if workload == WorkloadKind::JobSet && template.is_some() {
-            let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
-            return Err(fields.problem("taskRoles", what));
-        }
-        workload::check_roles(workload, fields, &roles)?;
+        workload::check_roles(workload, fields, &roles, template.is_some())?;
         if let Some(template) = &template {
             let pods = roles.iter().map(|role| role.task_number).sum();
             template::check_partial_admission(template, pods)?;
@@ -383,10 +379,13 @@ fn read_agent_source(workload: WorkloadKind, fields: &mut Section) -> Result<Age
     let image = read_checked(fields, "agentImage", syntax::check_image)?;
     match (way.as_deref(), image) {
         (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
-        (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.problem(
-            "agent",
-            "FrameworkController does not support image volumes; `copy` has nearly the same effect",
-        )),
+        (Some("volume"), _) if workload.drops_new_pod_fields() => {
+            let controller = workload.controller();
+            let what = format!(
+                "{controller} does not support image volumes; `copy` has nearly the same effect"
+            );
+            Err(fields.problem("agent", what))
+        }
         (Some("volume"), Some(image)) => Ok(AgentSource::Volume(image)),
         (Some("copy" | "volume"), None) => {
             Err(fields.problem("agentImage", "is missing; name an image that has a `trialkeeper`"))

@@ -109,6 +109,27 @@ impl WorkloadKind {
         matches!(self, Self::Job | Self::TrainJob)
     }
 
+    /// Returns true if Kueue queues objects of the kind.
+    pub(super) fn has_queue(self) -> bool {
+        self != Self::Framework
+    }
+
+    /// Returns true if the pods can wait for one another with `frameworkbarrier`.
+    pub(super) fn has_barrier(self) -> bool {
+        self == Self::Framework
+    }
+
+    /// Returns true if the controller drops the fields of a pod that its version of Kubernetes does not know.
+    pub fn drops_new_pod_fields(self) -> bool {
+        self == Self::Framework
+    }
+
+    /// Returns the text in a pod's specification that stands for the index of the pod in its role.
+    pub fn pod_index(self) -> &'static str {
+        // FrameworkController inserts the index. Kubernetes expands variables.
+        if self == Self::Framework { "{{FC_TASK_INDEX}}" } else { "$(TRIALKEEPER_ROLE_INDEX)" }
+    }
+
     /// Returns true if all trials share one pod template, which no trial may change.
     pub fn shares_pod_template(self) -> bool {
         self == Self::TrainJob

@@ -151,8 +151,11 @@ fn read_volume(
             syntax::check_object_name(&text).map_err(|what| fields.problem(source, what))?;
             Ok(json!({"persistentVolumeClaim": {"claimName": text}}))
         }
-        "image" if workload == WorkloadKind::Framework => {
-            let what = "is unknown to FrameworkController, which drops it; `platform: kubernetes` supports it";
+        "image" if workload.drops_new_pod_fields() => {
+            let what = format!(
+                "is unknown to {}, which drops it; `platform: kubernetes` supports it",
+                workload.controller()
+            );
             Err(fields.problem(source, what))
         }
         "image" => {

@@ -126,16 +126,12 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
 }
 
 /// Refuses fields of a template that would have no effect. Fields of a pod that this version does not know have one,
-/// unless `FrameworkController` drops them: the API server may be newer, and reports the fields that it does not know.
+/// unless the controller drops them: the API server may be newer, and reports the fields that it does not know.
 fn check_fields(workload: WorkloadKind, given: &Value, spec: &Spec) -> Result<(), Problem> {
     let at = "the template, spec";
-    if workload == WorkloadKind::Framework {
-        return refuse_unknown_fields(
-            at,
-            given,
-            spec,
-            "unknown field; FrameworkController would drop it",
-        );
+    if workload.drops_new_pod_fields() {
+        let problem = format!("unknown field; {} would drop it", workload.controller());
+        return refuse_unknown_fields(at, given, spec, &problem);
     }
     let mut given = given.clone();
     let roles = given.get_mut("taskRoles").and_then(Value::as_array_mut);

@@ -49,6 +49,7 @@ pub(super) fn check_roles(
     workload: WorkloadKind,
     fields: &Section,
     roles: &[RoleSpec],
+    has_template: bool,
 ) -> Result<(), Problem> {
     match workload {
         WorkloadKind::Framework => return Ok(()),
@@ -59,6 +60,10 @@ pub(super) fn check_roles(
             return Err(fields.problem("taskRoles", what));
         }
         WorkloadKind::TrainJob => {}
+        WorkloadKind::JobSet if has_template => {
+            let what = "has several roles, but the template is the pod of one role; leave out the roles or the template";
+            return Err(fields.problem("taskRoles", what));
+        }
         WorkloadKind::JobSet => return check_job_set(fields, roles),
         WorkloadKind::TfJob
         | WorkloadKind::PyTorchJob
@@ -112,32 +117,22 @@ pub(super) fn check_fields(
     barrier_image: Option<&str>,
 ) -> Result<(), Problem> {
     let queued = [("queue", queue), ("priorityClass", priority_class)];
-    match workload {
-        WorkloadKind::Framework => {
-            let set = queued.into_iter().find(|(_, value)| value.is_some());
-            set.map_or(Ok(()), |(field, _)| {
-                let what =
-                    "is a field of Kueue, which does not queue Frameworks; use `platform: kubernetes`";
-                Err(fields.problem(field, what))
-            })
-        }
-        WorkloadKind::Job | WorkloadKind::JobSet | WorkloadKind::TrainJob
-            if barrier_image.is_some() =>
-        {
-            let what = "is a field of FrameworkController; pods of a Job wait for one another through the manager";
-            Err(fields.problem("barrierImage", what))
-        }
-        _ if priority_class.is_some() && queue.is_none() => {
-            Err(fields.problem("priorityClass", "has no meaning without `queue`"))
-        }
-        WorkloadKind::Job
-        | WorkloadKind::JobSet
-        | WorkloadKind::TrainJob
-        | WorkloadKind::TfJob
-        | WorkloadKind::PyTorchJob
-        | WorkloadKind::XgBoostJob
-        | WorkloadKind::PaddleJob => Ok(()),
+    let set = queued.into_iter().find(|(_, value)| value.is_some());
+    if let Some((field, _)) = set.filter(|_| !workload.has_queue()) {
+        let what = format!(
+            "is a field of Kueue, which does not queue {}s; use `platform: kubernetes`",
+            workload.object()
+        );
+        return Err(fields.problem(field, what));
     }
+    if barrier_image.is_some() && !workload.has_barrier() {
+        let what = "is a field of FrameworkController; pods of a Job wait for one another through the manager";
+        return Err(fields.problem("barrierImage", what));
+    }
+    if priority_class.is_some() && queue.is_none() {
+        return Err(fields.problem("priorityClass", "has no meaning without `queue`"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! PURE: the remedy for a pod that the cluster refuses, derived from the API server's message. Only the text of the
 //! message distinguishes rights, profiles and quotas.
 
-/// The controller that drops newer fields of a pod, and whose role is in `deploy/`.
-const FRAMEWORK_CONTROLLER: &str = "FrameworkController";
+use crate::config::kubernetes::WorkloadKind;
 
-/// Returns the remedy for a pod of `controller` that the API server refused with this message. `None`: the message is
-/// clear enough.
-fn advice(message: &str, controller: &str) -> Option<String> {
+/// Returns the remedy for a pod of a workload of this kind that the API server refused with this message. `None`: the
+/// message is clear enough.
+fn advice(message: &str, kind: WorkloadKind) -> Option<String> {
     if message.contains("cannot create resource \"pods\"") {
-        let remedy = if controller == FRAMEWORK_CONTROLLER {
+        let controller = kind.controller();
+        let remedy = if kind == WorkloadKind::Framework {
             ": deploy/frameworkcontroller has a sufficient role"
         } else {
             ": its installation lacks a role"
@@ -47,15 +47,16 @@ fn advice(message: &str, controller: &str) -> Option<String> {
         (&["admission webhook"],
             "a webhook of the cluster refuses the pod: ask the cluster's administrator for its rules, and for an exception for trials"),
     ];
+    // The profile is only missing if the controller drops it.
     let applies =
-        |advice: &str| controller == FRAMEWORK_CONTROLLER || !advice.contains(FRAMEWORK_CONTROLLER);
-    let row = table.into_iter().find(|(words, advice)| contains_all(words) && applies(advice));
+        |words: &[&str]| kind.drops_new_pod_fields() || !words.contains(&"seccompProfile");
+    let row = table.into_iter().find(|(words, _)| contains_all(words) && applies(words));
     row.map(|(_, advice)| advice.to_owned())
 }
 
-/// Returns the refusal of a pod of `controller`, followed by the remedy.
-pub fn with_advice(message: String, controller: &str) -> String {
-    match advice(&message, controller) {
+/// Returns the refusal of a pod of a workload of this kind, followed by the remedy.
+pub fn with_advice(message: String, kind: WorkloadKind) -> String {
+    match advice(&message, kind) {
         Some(advice) => format!("{message}; {advice}"),
         None => message,
     }
@@ -85,7 +86,7 @@ mod tests {
             ("Pod \"x\" is invalid: spec.containers[0].image: Required value", None),
         ];
         for (message, part) in table {
-            let whole = with_advice(message.to_owned(), FRAMEWORK_CONTROLLER);
+            let whole = with_advice(message.to_owned(), WorkloadKind::Framework);
             assert!(whole.starts_with(message), "{whole}");
             match part {
                 Some(part) => assert!(whole[message.len()..].contains(part), "{whole}"),
@@ -100,10 +101,11 @@ mod tests {
         let seccomp = message("violates PodSecurity \"restricted:latest\": seccompProfile (…)");
         let right = message("User \"u\" cannot create resource \"pods\" in API group \"\"");
         for message in [seccomp, right] {
-            let of_job = with_advice(message.clone(), "the cluster's Job controller");
+            let of_job = with_advice(message.clone(), WorkloadKind::Job);
             assert!(of_job.len() > message.len(), "{of_job}");
-            assert!(!of_job.contains(FRAMEWORK_CONTROLLER), "{of_job}");
-            assert!(with_advice(message, FRAMEWORK_CONTROLLER).contains(FRAMEWORK_CONTROLLER));
+            assert!(!of_job.contains("FrameworkController"), "{of_job}");
+            let of_framework = with_advice(message, WorkloadKind::Framework);
+            assert!(of_framework.contains("FrameworkController"), "{of_framework}");
         }
     }
 }

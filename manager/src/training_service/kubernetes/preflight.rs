@@ -74,22 +74,22 @@ pub enum Refusal {
         missing: String,
     },
     /// The cluster refuses a trial's pod.
-    #[error("a pod of the role `{role}` could not be created: {}", admission_advice::with_advice(.why.to_string(), .controller))]
+    #[error("a pod of the role `{role}` could not be created: {}", admission_advice::with_advice(.why.to_string(), *.workload))]
     PodRefused {
         /// The role.
         role: String,
-        /// The controller that creates the pods.
-        controller: &'static str,
+        /// The kind of the trial's object.
+        workload: WorkloadKind,
         /// The server's answer.
         why: Error,
     },
     /// The cluster refuses the object that runs a trial.
-    #[error("the {kind} of a trial could not be created: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field_remedy(.why))]
+    #[error("the {kind} of a trial could not be created: {}{}", admission_advice::with_advice(.why.to_string(), *.workload), unknown_field_remedy(.why))]
     ObjectRefused {
-        /// The kind.
+        /// The kind of the refused object.
         kind: &'static str,
-        /// The controller of the kind.
-        controller: &'static str,
+        /// The kind of the trial's object.
+        workload: WorkloadKind,
         /// The server's answer.
         why: Error,
     },
@@ -298,8 +298,8 @@ async fn dry_run_objects(
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
-                let (kind, controller) = (resource.kind, workload.controller());
-                return Ok(Err(Refusal::ObjectRefused { kind, controller, why }));
+                let (kind, workload) = (resource.kind, workload.kind());
+                return Ok(Err(Refusal::ObjectRefused { kind, workload, why }));
             }
             Err(error) => return Err(error),
         }
@@ -331,8 +331,7 @@ pub async fn dry_run_pods(
             // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
-                let controller = workload.controller();
-                return Ok(Err(Refusal::PodRefused { role, controller, why }));
+                return Ok(Err(Refusal::PodRefused { role, workload: workload.kind(), why }));
             }
             Err(error) => return Err(error),
         }

@@ -7,9 +7,7 @@ use super::{
     WorkloadSettings, cache, experiment_object_name, parameters, registry_secret_name, set_default,
     workload_name,
 };
-use crate::config::kubernetes::{
-    AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind,
-};
+use crate::config::kubernetes::{AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::shared_disk::{self, SharedDisk};
@@ -323,13 +321,7 @@ fn shared_disk_parts(
 ) -> shared_disk::VolumeParts {
     let Some(share) = &common.shared_disk else { return shared_disk::VolumeParts::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
-    let index = if common.spec.workload == WorkloadKind::Framework {
-        // The controller inserts the pod's number.
-        "{{FC_TASK_INDEX}}"
-    } else {
-        "$(TRIALKEEPER_ROLE_INDEX)"
-    };
-    let index = several.then_some(index);
+    let index = several.then_some(common.spec.workload.pod_index());
     shared_disk::volume_parts(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
 }
 
@@ -559,8 +551,8 @@ fn barrier_container(image: &str, role: &RoleSpec) -> Value {
     })
 }
 
-/// Returns the security context of a pod under the profile "restricted". A Framework's pod gets no `seccompProfile`,
-/// because its controller drops that field and `fsGroupChangePolicy`. With `writes_claim`, the pod may write to a new
+/// Returns the security context of a pod under the profile "restricted". Some controllers drop `seccompProfile` and
+/// `fsGroupChangePolicy`, and their pods get neither. With `writes_claim`, the pod may write to a new
 /// disk, which belongs to root and which the pod can only access through a group. Otherwise, `fsGroup` is absent, since
 /// the kubelet would change the group of every file on all of the template's volumes. It does so once for each volume,
 /// instead of once for each pod, with `OnRootMismatch`.
@@ -573,10 +565,11 @@ fn pod_security_context(spec: &KubernetesSpec, writes_claim: bool) -> Value {
     if writes_claim {
         context["fsGroup"] = Value::from(user);
     }
-    if writes_claim && spec.workload != WorkloadKind::Framework {
+    let keeps_all = !spec.workload.drops_new_pod_fields();
+    if writes_claim && keeps_all {
         context["fsGroupChangePolicy"] = Value::from("OnRootMismatch");
     }
-    if spec.workload != WorkloadKind::Framework {
+    if keeps_all {
         context["seccompProfile"] = json!({"type": "RuntimeDefault"});
     }
     context

@@ -14,7 +14,7 @@ pub(super) async fn query_missing_pod(context: &ServiceContext, name: &str) -> V
     };
     let controller = context.kind().controller();
     let why = match why {
-        Some(words) => Some(admission_advice::with_advice(words, controller)),
+        Some(words) => Some(admission_advice::with_advice(words, context.kind().kind())),
         None => dry_run_refusal(context, name).await,
     };
     let why = why.map(|why| format!("{controller} cannot create its pod: {why}"));

@@ -18,9 +18,6 @@ use crate::training_service::kubernetes::manifest::{
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 
-/// The usual name of the controller.
-const CONTROLLER_NAME: &str = WorkloadKind::Framework.controller();
-
 /// The time beyond its grace period after which a deleted pod counts as gone with its node, in seconds. An attempt that
 /// survives does no harm, because the next one has another number.
 const NODE_GONE_S: u64 = 600;

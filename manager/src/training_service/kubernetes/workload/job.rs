@@ -113,10 +113,9 @@ pub(super) fn pod_place(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(place, _)| place)
 }
 
-/// Returns true if the pods have an index.
+/// Returns true if the pods have an index, as all do except the pod of a Job that has only one.
 fn is_indexed(spec: &KubernetesSpec) -> bool {
-    matches!(spec.workload, WorkloadKind::JobSet | WorkloadKind::TrainJob)
-        || spec.roles.iter().any(|role| role.task_number > 1)
+    spec.workload != WorkloadKind::Job || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
 fn job_manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {

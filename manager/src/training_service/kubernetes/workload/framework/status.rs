@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
-use super::CONTROLLER_NAME;
+use crate::config::kubernetes::WorkloadKind;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
@@ -198,7 +198,7 @@ fn failure_message(
             // No pod was created, so the API server's message is the only source of a reason.
             let refused = matches!(code, Some(-200 | -310));
             let detail = if refused {
-                admission_advice::with_advice(detail, CONTROLLER_NAME)
+                admission_advice::with_advice(detail, WorkloadKind::Framework)
             } else {
                 detail
             };
