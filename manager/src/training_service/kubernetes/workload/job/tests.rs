@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use trial_protocol::{Cause, Class};
+use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::manifest::trial_containers;
-use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
+use crate::training_service::kubernetes::workload::tests::recorded::{
+    self, OVER_LIMIT, TRANSIENT, assert_ends, ends, only_end,
+};
 use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the news about a recorded Job, in a queue or in none.
@@ -20,8 +22,6 @@ fn news_of_recording(case: &str) -> Vec<JobNews> {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const TRANSIENT: Option<Class> = Some(Class::Transient);
-    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
         ("job/exit0",                  Some(0),   "its pod succeeded", None, None),
@@ -64,14 +64,7 @@ fn every_recorded_end_is_reported_correctly() {
     ];
     for (case, exit_code, message, class, taken) in table {
         let news = news_of_recording(case);
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
-        assert_eq!(end.cause, case.contains("oom").then_some(Cause::OomKernel), "{case}");
-        let actual = end.message.as_deref().unwrap_or_default();
-        assert!(actual.starts_with(message), "{case}: {actual}");
-        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
-        assert_eq!(disruption, taken, "{case}");
+        assert_ends(case, &news, (exit_code, message, class, taken));
     }
 }
 
@@ -87,11 +80,8 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
     ];
     for case in cases {
         let news = news_of_recording(&format!("job/{case}"));
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        assert_eq!((end.exit_code, end.class), (None, Some(Class::Transient)), "{case}");
-        let message = end.message.as_deref();
-        assert_eq!(message, Some("its Job was deleted, but not by the manager"), "{case}");
+        let message = "its Job was deleted, but not by the manager";
+        assert_ends(case, &news, (None, message, TRANSIENT, None));
     }
 }
 
@@ -157,11 +147,8 @@ fn every_recorded_action_of_kueue_is_reported_correctly() {
             assert_eq!(ends, Vec::<&JobEndEvent>::new(), "{case}");
             continue;
         };
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        let actual = end.message.as_deref().unwrap_or_default();
-        assert!(actual.starts_with(message), "{case}: {actual}");
-        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
-        assert_eq!(disruption, taken, "{case}");
+        let end = only_end(case, &news);
+        assert_ends(case, &news, (end.exit_code, message, end.class, taken));
     }
 }
 

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trial_protocol::{Cause, Class};
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::workload::tests::recorded::{
-    ends, news_after, news_of_recording,
+    OVER_LIMIT, TRANSIENT, assert_ends, ends, news_after, news_of_recording,
 };
 use crate::training_service::{JobEndEvent, JobNews};
 
@@ -32,8 +31,6 @@ fn two_roles_section() -> Value {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const TRANSIENT: Option<Class> = Some(Class::Transient);
-    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     const REMOVED: &str = "its JobSet was deleted, but not by the manager";
     #[rustfmt::skip]
     let table = [
@@ -60,14 +57,7 @@ fn every_recorded_end_is_reported_correctly() {
     let spec = workload_settings(&two_roles_section()).spec;
     for (case, exit_code, message, class, taken) in table {
         let news = news_of_recording(&JobSet, &spec, &format!("jobset/{case}"));
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
-        assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let actual = end.message.as_deref().unwrap_or_default();
-        assert!(actual.starts_with(message), "{case}: {actual}");
-        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
-        assert_eq!(disruption, taken, "{case}");
+        assert_ends(case, &news, (exit_code, message, class, taken));
     }
 }
 

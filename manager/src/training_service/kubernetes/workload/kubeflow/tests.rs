@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trial_protocol::{Cause, Class};
+use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::manifest::trial_containers;
 use crate::training_service::kubernetes::pod_end;
-use crate::training_service::kubernetes::workload::tests::recorded::{self, ends};
+use crate::training_service::kubernetes::workload::tests::recorded::{
+    self, OVER_LIMIT, TRANSIENT, assert_ends, ends, only_end,
+};
 use crate::training_service::{JobEndEvent, JobNews};
 
 /// Returns the section of `platform: kubeflow` with these roles and their numbers of pods.
@@ -40,8 +42,6 @@ fn news_of_recording(case: &str, roles: &[(&str, u64)]) -> Vec<JobNews> {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const TRANSIENT: Option<Class> = Some(Class::Transient);
-    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     let one: &[(&str, u64)] = &[("worker", 1)];
     let with_ps: &[(&str, u64)] = &[("worker", 1), ("ps", 1)];
     let master: &[(&str, u64)] = &[("master", 1)];
@@ -88,14 +88,7 @@ fn every_recorded_end_is_reported_correctly() {
     ];
     for (case, roles, exit_code, message, class, taken) in table {
         let news = news_of_recording(case, roles);
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
-        assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let actual = end.message.as_deref().unwrap_or_default();
-        assert!(actual.starts_with(message), "{case}: {actual}");
-        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
-        assert_eq!(disruption, taken, "{case}");
+        assert_ends(case, &news, (exit_code, message, class, taken));
     }
 }
 
@@ -106,8 +99,7 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
     for (kind, role) in [("tfjob", "worker"), ("pytorchjob", "master")] {
         for case in cases {
             let news = news_of_recording(&format!("{kind}/{case}"), &[(role, 1)]);
-            let ends = ends(&news);
-            let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+            let end = only_end(case, &news);
             assert_eq!((end.exit_code, end.class), (None, Some(Class::Transient)), "{case}");
             let message = end.message.as_deref().unwrap_or_default();
             assert!(message.ends_with("Job was deleted, but not by the manager"), "{message}");
@@ -124,8 +116,7 @@ fn a_job_without_a_status_ends_with_its_deciding_pod() {
     let news = recorded::news_of_recording(&PYTORCH_JOB, &spec, case);
     assert_eq!(ends(&news), Vec::<&JobEndEvent>::new());
     let news = recorded::news_after(&PYTORCH_JOB, &spec, case, Duration::from_secs(70));
-    let ends = ends(&news);
-    let [end] = ends.as_slice() else { panic!("{news:?}") };
+    let end = only_end(case, &news);
     assert!(end.succeeded && end.exit_code == Some(0), "{end:?}");
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Cause, Class, TrialJobId};
 
 use super::super::Workload;
 use super::super::job_set::JobSet;
@@ -234,6 +234,40 @@ pub(in crate::training_service::kubernetes::workload) fn ends(
     ends.collect()
 }
 
+/// Returns the only end among the news.
+pub(in crate::training_service::kubernetes::workload) fn only_end<'a>(
+    case: &str,
+    news: &'a [JobNews],
+) -> &'a JobEndEvent {
+    let ends = ends(news);
+    let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+    end
+}
+
+/// The class of an end by a deletion, and of an end by a limit of the trial.
+pub(in crate::training_service::kubernetes::workload) const TRANSIENT: Option<Class> =
+    Some(Class::Transient);
+pub(in crate::training_service::kubernetes::workload) const OVER_LIMIT: Option<Class> =
+    Some(Class::Permanent);
+
+/// An expected end: the exit code, the beginning of the message, the class, and the first word of the disruption.
+type ExpectedEnd<'a> = (Option<i32>, &'a str, Option<Class>, Option<&'a str>);
+
+/// Asserts that the news about a recording contain this end and no other. The cause follows from the recording's name.
+pub(in crate::training_service::kubernetes::workload) fn assert_ends(
+    case: &str,
+    news: &[JobNews],
+    (exit_code, message, class, disruption): ExpectedEnd<'_>,
+) {
+    let end = only_end(case, news);
+    assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+    assert_eq!(end.cause, case.contains("oom").then_some(Cause::OomKernel), "{case}");
+    let actual = end.message.as_deref().unwrap_or_default();
+    assert!(actual.starts_with(message), "{case}: {actual}");
+    let actual = end.disruption.as_deref().and_then(|text| text.split(':').next());
+    assert_eq!(actual, disruption, "{case}");
+}
+
 #[test]
 fn a_queued_workload_of_every_kind_ends_as_without_a_queue() {
     let role = json!({"replicas": 1, "dockerImage": "i:1", "command": "x", "cpuNumber": 1, "memorySize": 512, "gpuNumber": 1});
@@ -251,8 +285,7 @@ fn a_queued_workload_of_every_kind_ends_as_without_a_queue() {
     for (kind, case, mut section) in table {
         (section["queue"], section["agent"]) = (json!("team"), json!("image"));
         let news = news_of_recording(kind, &workload_settings(&section).spec, case);
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
+        let end = only_end(case, &news);
         assert!(end.succeeded && end.exit_code == Some(0), "{case}: {end:?}");
     }
 }

@@ -4,14 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trial_protocol::Cause;
 
 use super::*;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{job, workload_settings};
 use crate::training_service::kubernetes::shared_disk::SharedDisk;
 use crate::training_service::kubernetes::workload::tests::recorded::{
-    ends, news_after, news_of_recording,
+    OVER_LIMIT, TRANSIENT, assert_ends, ends, news_after, news_of_recording,
 };
 
 /// Returns the section for trials with this number of pods.
@@ -50,8 +49,6 @@ fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
 
 #[test]
 fn every_recorded_end_is_reported_correctly() {
-    const TRANSIENT: Option<Class> = Some(Class::Transient);
-    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     const REMOVED: &str = "its TrainJob was deleted, but not by the manager";
     #[rustfmt::skip]
     let table = [
@@ -85,14 +82,7 @@ fn every_recorded_end_is_reported_correctly() {
             &workload_settings(&section(pods)).spec,
             &format!("trainjob/{case}"),
         );
-        let ends = ends(&news);
-        let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
-        assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
-        let actual = end.message.as_deref().unwrap_or_default();
-        assert!(actual.starts_with(message), "{case}: {actual}");
-        let disruption = end.disruption.as_deref().and_then(|text| text.split(':').next());
-        assert_eq!(disruption, taken, "{case}");
+        assert_ends(case, &news, (exit_code, message, class, taken));
     }
 }
 
