@@ -24,14 +24,13 @@ use self::job::{Job, JobChange};
 use self::job_index::JobIndex;
 use self::listing::WorkloadListing;
 pub use self::pod_observation::{observe_missing_pod, observe_pod};
-pub use self::pods::{ObservedPods, PodDeparture};
+pub use self::pods::{ObservedPods, PodDeparture, PodKey};
 use self::queue::QueueWatch;
 use self::rules::TrackerRules;
 use self::unadopted::UnadoptedWorkloads;
 use super::client::WatchedObject;
 use super::disruption::Disruption;
 use super::kueue::QueueState;
-use super::manifest::workload_of;
 use super::outcome::{JobPhase, WorkloadOutcome};
 use super::workload::{StopRequest, Workload};
 use crate::training_service::{AdoptionResult, JobEndEvent, JobNews, VerdictTrust};
@@ -433,26 +432,26 @@ impl Tracker {
     }
 
     /// Returns the observed pods, to add an observation of this pod, unless it is foreign.
-    fn pods_unless_foreign(&mut self, pod: &str) -> Option<&mut ObservedPods> {
-        self.can_own(workload_of(pod)).then_some(&mut self.pods)
+    fn pods_unless_foreign(&mut self, pod: PodKey<'_>) -> Option<&mut ObservedPods> {
+        self.can_own(pod.workload).then_some(&mut self.pods)
     }
 
     /// Handles the observation of a pod: its reason for waiting, and its disruption by the platform.
-    pub fn observe_pod(
+    pub fn observe_pod<'a>(
         &mut self,
-        pod: &str,
+        pod: impl Into<PodKey<'a>>,
         why: Option<String>,
         disruption: Option<Disruption>,
     ) -> Vec<TrackerAction> {
-        let name = workload_of(pod);
+        let pod = pod.into();
         let Some(pods) = self.pods_unless_foreign(pod) else { return Vec::new() };
         pods.set_disruption(pod, disruption);
         // A deleted pod's reason to wait does not matter, because its workload has another pod or none.
         if pods.is_deleted(pod) {
             return Vec::new();
         }
-        let places = pods.place_count(name);
-        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        let places = pods.place_count(pod.workload);
+        let Some(job) = self.jobs.get_mut(pod.workload) else { return Vec::new() };
         job.observe_places(places);
         job.set_wait_reason(why)
     }
@@ -463,59 +462,72 @@ impl Tracker {
     }
 
     /// Handles a pod that ends, or has ended.
-    pub fn observe_pod_end(&mut self, pod: &str, seen: Value) {
+    pub fn observe_pod_end<'a>(&mut self, pod: impl Into<PodKey<'a>>, seen: Value) {
+        let pod = pod.into();
         if let Some(pods) = self.pods_unless_foreign(pod) {
             pods.record_end(pod, seen);
         }
     }
 
     /// Handles whether a pod has scheduling gates. Its workload has the whole time to start without them.
-    pub fn observe_pod_gates(&mut self, pod: &str, is_gated: bool, now: Duration) {
-        let name = workload_of(pod);
+    pub fn observe_pod_gates<'a>(
+        &mut self,
+        pod: impl Into<PodKey<'a>>,
+        is_gated: bool,
+        now: Duration,
+    ) {
+        let pod = pod.into();
         let Some(pods) = self.pods_unless_foreign(pod) else { return };
-        let was_gated = pods.is_gated(name);
+        let was_gated = pods.is_gated(pod.workload);
         pods.record_gates(pod, is_gated);
-        let is_free = was_gated && !pods.is_gated(name);
-        if let Some(job) = self.jobs.get_mut(name).filter(|_| is_free) {
+        let is_free = was_gated && !pods.is_gated(pod.workload);
+        if let Some(job) = self.jobs.get_mut(pod.workload).filter(|_| is_free) {
             job.handle_ungating(now);
         }
     }
 
     /// Handles whether a pod runs on although its trial has ended. The kinds' controllers wait for such a pod.
-    pub fn observe_outliving_pod(&mut self, pod: &str, has_outlived_trial: bool, now: Duration) {
+    pub fn observe_outliving_pod<'a>(
+        &mut self,
+        pod: impl Into<PodKey<'a>>,
+        has_outlived_trial: bool,
+        now: Duration,
+    ) {
+        let pod = pod.into();
         if let Some(pods) = self.pods_unless_foreign(pod) {
             pods.record_outliving(pod, has_outlived_trial.then_some(now));
         }
     }
 
     /// Handles a running pod, which its workload may show later.
-    pub fn mark_pod_running(&mut self, pod: &str) -> Option<TrackerAction> {
-        self.jobs.get_mut(workload_of(pod))?.mark_pod_running()
+    pub fn mark_pod_running<'a>(&mut self, pod: impl Into<PodKey<'a>>) -> Option<TrackerAction> {
+        self.jobs.get_mut(pod.into().workload)?.mark_pod_running()
     }
 
     /// Handles a pod whose containers have all ended. The workload may end with the pod.
-    pub fn mark_pod_completed(&mut self, pod: &str, now: Duration) {
+    pub fn mark_pod_completed<'a>(&mut self, pod: impl Into<PodKey<'a>>, now: Duration) {
+        let pod = pod.into();
         let counts = self.pods.is_current(pod);
-        if let Some(job) = self.jobs.get_mut(workload_of(pod)).filter(|_| counts) {
+        if let Some(job) = self.jobs.get_mut(pod.workload).filter(|_| counts) {
             job.mark_pod_completed(now);
         }
     }
 
     /// Handles a step in the disappearance of a pod. `incarnation` is the pod's unique id.
-    pub fn observe_pod_departure(
+    pub fn observe_pod_departure<'a>(
         &mut self,
-        pod: &str,
+        pod: impl Into<PodKey<'a>>,
         incarnation: Option<&str>,
         departure: PodDeparture,
         now: Duration,
     ) -> Option<TrackerAction> {
-        let (name, wanted) = (workload_of(pod), self.rules.pods);
-        let is_up = |pods: &ObservedPods| pods.started_place_count(name) >= wanted;
+        let (pod, wanted) = (pod.into(), self.rules.pods);
+        let is_up = |pods: &ObservedPods| pods.started_place_count(pod.workload) >= wanted;
         let was_up = is_up(&self.pods);
         if let Some(pods) = self.pods_unless_foreign(pod) {
             pods.record_deletion(pod, incarnation, departure, now);
         }
-        let job = self.jobs.get_mut(name)?;
+        let job = self.jobs.get_mut(pod.workload)?;
         if was_up && !is_up(&self.pods) {
             job.handle_replaced_pod(now);
         }
@@ -533,8 +545,9 @@ impl Tracker {
     /// Completes a listing of the pods. A pod that was not listed is gone.
     pub fn complete_pod_listing(&mut self, now: Duration) -> Vec<TrackerAction> {
         let gone = self.pods.complete_listing().into_iter();
-        let left = gone.filter_map(|(pod, incarnation)| {
-            self.observe_pod_departure(&pod, incarnation.as_deref(), PodDeparture::Gone, now)
+        let left = gone.filter_map(|(workload, name, incarnation)| {
+            let pod = PodKey { workload: &workload, name: &name };
+            self.observe_pod_departure(pod, incarnation.as_deref(), PodDeparture::Gone, now)
         });
         left.collect()
     }

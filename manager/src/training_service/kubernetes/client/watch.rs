@@ -55,6 +55,23 @@ pub struct WatchedLabels {
     /// The queue of Kueue in which the object waits.
     #[serde(rename = "kueue.x-k8s.io/queue-name")]
     pub queue: Option<String>,
+    #[serde(rename = "FC_FRAMEWORK_NAME")]
+    framework: Option<String>,
+    #[serde(rename = "jobset.sigs.k8s.io/jobset-name")]
+    job_set: Option<String>,
+    #[serde(rename = "training.kubeflow.org/job-name")]
+    training_job: Option<String>,
+    #[serde(rename = "batch.kubernetes.io/job-name")]
+    job: Option<String>,
+}
+
+impl WatchedLabels {
+    /// Returns the workload of a pod, which the pod's controller names in a label.
+    pub fn workload(&self) -> Option<&str> {
+        // A pod of a JobSet or of a TrainJob also has the label of its Job.
+        let names = [&self.job_set, &self.framework, &self.training_job, &self.job];
+        names.into_iter().find_map(Option::as_deref)
+    }
 }
 
 #[derive(Deserialize)]

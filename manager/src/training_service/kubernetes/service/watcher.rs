@@ -11,7 +11,7 @@ use super::context::ServiceContext;
 use crate::training_service::kubernetes::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::tracker::{
-    Tracker, TrackerAction, observe_missing_pod, observe_pod,
+    PodKey, Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{
     image, kueue, manifest, pending_reason, pod_end, preflight,
@@ -125,7 +125,7 @@ impl Watcher {
                 if is_pod {
                     let remains =
                         pod_end::has_outlived_trial(&object.body, &self.context.trial_containers());
-                    tracker.observe_outliving_pod(&object.name, remains, self.context.now());
+                    tracker.observe_outliving_pod(&object, remains, self.context.now());
                 }
                 if !actions.is_empty() || is_pod {
                     self.context.wake_timekeeper();
@@ -159,7 +159,7 @@ impl Watcher {
         pod: &'a WatchedObject,
     ) -> Option<(&'a str, String)> {
         let spec = self.context.spec();
-        let name = manifest::workload_of(&pod.name);
+        let name = PodKey::from(pod).workload;
         let reporter =
             self.context.kind().reporting_pod(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == WatchTarget::Pod && *reporter == pod.name)?;

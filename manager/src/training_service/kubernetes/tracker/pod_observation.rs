@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{PodDeparture, Tracker, TrackerAction};
+use super::{PodDeparture, PodKey, Tracker, TrackerAction};
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::{disruption, pending_reason, pod_end};
 
@@ -21,28 +21,29 @@ pub fn observe_pod(
         true if is_over => PodDeparture::Gone,
         true => PodDeparture::Deleted,
     };
-    let left = tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), departure, now);
+    let key = PodKey::from(pod);
+    let left = tracker.observe_pod_departure(key, pod.uid.as_deref(), departure, now);
     let has_started =
         departure != PodDeparture::NotDeleted || is_over || pod_end::has_started(&pod.body);
-    if let Some(pods) = tracker.pods_unless_foreign(&pod.name) {
-        pods.record_creation(&pod.name, pod.created.as_deref());
-        pods.record_disruption_time(&pod.name, disruption::disruption_time(&pod.body));
-        pods.record_start(&pod.name, has_started);
+    if let Some(pods) = tracker.pods_unless_foreign(key) {
+        pods.record_creation(key, pod.created.as_deref());
+        pods.record_disruption_time(key, disruption::disruption_time(&pod.body));
+        pods.record_start(key, has_started);
     }
-    tracker.observe_pod_gates(&pod.name, pending_reason::is_gated(&pod.body), now);
+    tracker.observe_pod_gates(key, pending_reason::is_gated(&pod.body), now);
     if pod_end::has_ended(&pod.body) {
-        tracker.observe_pod_end(&pod.name, pod_end::observed_fields(&pod.name, &pod.body));
+        tracker.observe_pod_end(key, pod_end::observed_fields(&pod.name, &pod.body));
     }
     let requeued = match phase {
         _ if is_over => {
-            tracker.mark_pod_completed(&pod.name, now);
+            tracker.mark_pod_completed(key, now);
             None
         }
-        Some("Running") => tracker.mark_pod_running(&pod.name),
+        Some("Running") => tracker.mark_pod_running(key),
         _ => None,
     };
     let (why, disruption) = (pending_reason::pod_reason(&pod.body), disruption::of_pod(&pod.body));
-    let reason = tracker.observe_pod(&pod.name, why, disruption);
+    let reason = tracker.observe_pod(key, why, disruption);
     requeued.into_iter().chain(reason).chain(left).collect()
 }
 
@@ -52,8 +53,7 @@ pub fn observe_missing_pod(
     pod: &WatchedObject,
     now: Duration,
 ) -> Option<TrackerAction> {
-    let left =
-        tracker.observe_pod_departure(&pod.name, pod.uid.as_deref(), PodDeparture::Gone, now);
-    tracker.observe_pod_end(&pod.name, pod_end::observed_fields(&pod.name, &pod.body));
+    let left = tracker.observe_pod_departure(pod, pod.uid.as_deref(), PodDeparture::Gone, now);
+    tracker.observe_pod_end(pod, pod_end::observed_fields(&pod.name, &pod.body));
     left
 }

@@ -5,10 +5,37 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::workload_of;
 use crate::training_service::kubernetes::outcome::WorkloadOutcome;
 use crate::training_service::kubernetes::workload::Workload;
+
+/// The identity of a pod.
+#[derive(Debug, Clone, Copy)]
+pub struct PodKey<'a> {
+    /// The workload of the pod.
+    pub workload: &'a str,
+    /// The name of the pod.
+    pub name: &'a str,
+}
+
+impl<'a> From<&'a WatchedObject> for PodKey<'a> {
+    fn from(pod: &'a WatchedObject) -> Self {
+        // Old clusters do not set every label.
+        match pod.labels.workload() {
+            Some(workload) => Self { workload, name: &pod.name },
+            None => Self::from(pod.name.as_str()),
+        }
+    }
+}
+
+/// The identity of a pod of which only the name is known.
+impl<'a> From<&'a str> for PodKey<'a> {
+    fn from(name: &'a str) -> Self {
+        Self { workload: workload_of(name), name }
+    }
+}
 
 /// A step in the disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +104,9 @@ impl ObservedPods {
         Self { kind, seen: HashMap::new(), unlisted: HashSet::new(), is_listing: false }
     }
 
-    /// Returns the pod with this name, and adds it if it is new.
-    fn pod_entry(&mut self, name: &str) -> &mut Pod {
-        let own = self.seen.entry(workload_of(name).to_owned()).or_default();
+    /// Returns the observed pod, and adds it if it is new.
+    fn pod_entry(&mut self, PodKey { workload, name }: PodKey<'_>) -> &mut Pod {
+        let own = self.seen.entry(workload.to_owned()).or_default();
         let at = own.iter().position(|pod| pod.name == name).unwrap_or_else(|| {
             own.push(Pod { name: name.to_owned(), ..Pod::default() });
             own.len() - 1
@@ -128,7 +155,7 @@ impl ObservedPods {
     }
 
     /// Records the time of a pod's creation, by the API server's clock.
-    pub(super) fn record_creation(&mut self, pod: &str, created: Option<&str>) {
+    pub(super) fn record_creation(&mut self, pod: PodKey<'_>, created: Option<&str>) {
         self.pod_entry(pod).created = created.map(str::to_owned);
     }
 
@@ -143,12 +170,12 @@ impl ObservedPods {
     }
 
     /// Records whether a pod has started, which its workload need not show: a Job counts only pods that are ready.
-    pub(super) fn record_start(&mut self, pod: &str, has_started: bool) {
+    pub(super) fn record_start(&mut self, pod: PodKey<'_>, has_started: bool) {
         self.pod_entry(pod).has_started = has_started;
     }
 
     /// Records whether a pod has scheduling gates.
-    pub(super) fn record_gates(&mut self, pod: &str, is_gated: bool) {
+    pub(super) fn record_gates(&mut self, pod: PodKey<'_>, is_gated: bool) {
         self.pod_entry(pod).is_gated = is_gated;
     }
 
@@ -158,7 +185,7 @@ impl ObservedPods {
     }
 
     /// Records the time since which a pod runs on although its trial has ended.
-    pub(super) fn record_outliving(&mut self, pod: &str, since: Option<Duration>) {
+    pub(super) fn record_outliving(&mut self, pod: PodKey<'_>, since: Option<Duration>) {
         let pod = self.pod_entry(pod);
         pod.outlives_since = since.map(|since| pod.outlives_since.unwrap_or(since));
     }
@@ -182,29 +209,32 @@ impl ObservedPods {
         self.is_listing = true;
     }
 
-    /// Completes the listing. Returns the pods that it lacks, each with its unique id.
-    pub(super) fn complete_listing(&mut self) -> Vec<(String, Option<String>)> {
+    /// Completes the listing. Returns the pods that it lacks: the workload, the name and the unique id of each.
+    pub(super) fn complete_listing(&mut self) -> Vec<(String, String, Option<String>)> {
         self.is_listing = false;
         let unlisted = std::mem::take(&mut self.unlisted);
-        let pods = self.seen.values().flatten().filter(|pod| unlisted.contains(&pod.name));
-        pods.map(|pod| (pod.name.clone(), pod.incarnation.clone())).collect()
+        let pods =
+            self.seen.iter().flat_map(|(workload, own)| own.iter().map(move |pod| (workload, pod)));
+        let gone = pods.filter(|(_, pod)| unlisted.contains(&pod.name));
+        gone.map(|(workload, pod)| (workload.clone(), pod.name.clone(), pod.incarnation.clone()))
+            .collect()
     }
 
     /// Returns whether a pod counts for its workload's present run, as an unknown pod does.
-    pub(super) fn is_current(&self, pod: &str) -> bool {
-        let own = self.pods_of(workload_of(pod));
-        let at = own.iter().position(|known| known.name == pod);
+    pub(super) fn is_current(&self, pod: PodKey<'_>) -> bool {
+        let own = self.pods_of(pod.workload);
+        let at = own.iter().position(|known| known.name == pod.name);
         at.is_none_or(|at| self.is_current_pod(own, at))
     }
 
     /// Sets the disruption by which the platform removes a pod. `None` also clears the disruption of an earlier pod
     /// with the same name.
-    pub(super) fn set_disruption(&mut self, pod: &str, disruption: Option<Disruption>) {
+    pub(super) fn set_disruption(&mut self, pod: PodKey<'_>, disruption: Option<Disruption>) {
         self.pod_entry(pod).disruption = disruption;
     }
 
     /// Records the time at which the platform began to remove a pod, by the API server's clock.
-    pub(super) fn record_disruption_time(&mut self, pod: &str, at: Option<&str>) {
+    pub(super) fn record_disruption_time(&mut self, pod: PodKey<'_>, at: Option<&str>) {
         self.pod_entry(pod).disrupted_at = at.map(str::to_owned);
     }
 
@@ -214,12 +244,12 @@ impl ObservedPods {
     }
 
     /// Returns whether a pod was deleted.
-    pub(super) fn is_deleted(&self, pod: &str) -> bool {
-        self.pods_of(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
+    pub(super) fn is_deleted(&self, pod: PodKey<'_>) -> bool {
+        self.pods_of(pod.workload).iter().any(|known| known.name == pod.name && known.is_deleted)
     }
 
     /// Records the observation of a pod that ends, or has ended.
-    pub(super) fn record_end(&mut self, pod: &str, seen: Value) {
+    pub(super) fn record_end(&mut self, pod: PodKey<'_>, seen: Value) {
         let pod = self.pod_entry(pod);
         pod.end = Some(seen);
         // An agent whose trial was ended by a signal exits with one of these codes.
@@ -240,23 +270,23 @@ impl ObservedPods {
     /// Records the id of a pod, and a step in its disappearance.
     pub(super) fn record_deletion(
         &mut self,
-        pod: &str,
+        pod: PodKey<'_>,
         incarnation: Option<&str>,
         departure: PodDeparture,
         now: Duration,
     ) {
         let is_other = |known: &Pod| {
             let ids = known.incarnation.as_deref().zip(incarnation);
-            known.name == pod && ids.is_some_and(|(known, seen)| known != seen)
+            known.name == pod.name && ids.is_some_and(|(known, seen)| known != seen)
         };
-        self.unlisted.remove(pod);
-        if let Some(own) = self.seen.get_mut(workload_of(pod)) {
+        self.unlisted.remove(pod.name);
+        if let Some(own) = self.seen.get_mut(pod.workload) {
             own.retain(|known| !is_other(known));
         }
         let is_intact = |pod: &Pod| !pod.is_deleted && !pod.has_failed;
         let is_first = departure == PodDeparture::Deleted
             && !self.is_listing
-            && self.current_pods(workload_of(pod)).all(is_intact);
+            && self.current_pods(pod.workload).all(is_intact);
         let known = self.pod_entry(pod);
         known.is_first_deleted |= is_first;
         if known.incarnation.is_none() {
@@ -281,7 +311,7 @@ impl ObservedPods {
     }
 
     /// Records that a pod has left, and returns `true` if this is new.
-    pub(super) fn record_departure(&mut self, pod: &str) -> bool {
+    pub(super) fn record_departure(&mut self, pod: PodKey<'_>) -> bool {
         !std::mem::replace(&mut self.pod_entry(pod).has_left, true)
     }
 
@@ -394,5 +424,29 @@ impl Pod {
         let id = seen.pointer("/metadata/uid").and_then(Value::as_str);
         let ids = id.zip(self.incarnation.as_deref());
         self.has_name_of(seen) && ids.is_none_or(|(seen, known)| seen == known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_belongs_to_the_workload_that_its_label_names() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({"FC_FRAMEWORK_NAME": "tkx"}),              "other-worker-0", "tkx"),
+            (json!({"batch.kubernetes.io/job-name": "tkx"}),   "other-abcde",    "tkx"),
+            (json!({"training.kubeflow.org/job-name": "tkx"}), "other-worker-0", "tkx"),
+            (json!({"jobset.sigs.k8s.io/jobset-name": "tkx", "batch.kubernetes.io/job-name": "tkx-ps-0"}), "other-ps-0-0-abcde", "tkx"),
+            (json!({}),                                        "tkx-abcde",      "tkx"),
+        ];
+        for (labels, name, expected) in table {
+            let pod = json!({"metadata": {"name": name, "labels": labels}});
+            let pod: WatchedObject = serde_json::from_value(pod).unwrap();
+            assert_eq!(PodKey::from(&pod).workload, expected, "{labels}");
+        }
     }
 }

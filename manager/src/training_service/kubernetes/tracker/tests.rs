@@ -417,7 +417,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     for (pods, role, message, is_taken) in table {
         let mut tracker = created_tracker();
         for (pod, reason) in pods {
-            tracker.observe_pod(pod, None, reason.map(taken));
+            tracker.observe_pod(*pod, None, reason.map(taken));
         }
         let actions = tracker.handle_phase("fa", deleted(role), at(1));
         let [TrackerAction::Report(JobNews::Gone(event))] = &actions[..] else {

@@ -156,7 +156,7 @@ impl<'a> Player<'a> {
                 if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
                     // A listing at the workload's end has the pod in this form.
                     tracker.observe_pod_end(
-                        &thing.name,
+                        &thing,
                         pod_end::observed_fields(&thing.name, &thing.body),
                     );
                 }
