@@ -1,8 +1,7 @@
 //! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind defines how its object is built,
 //! how the object's status is read, and how it is stopped. Everything else is the same for all kinds.
 //!
-//! To add a kind: a file with an implementation of [`Workload`], a row in the table of [`WorkloadKind`], and a line in
-//! [`workload`].
+//! `ARCHITECTURE.md` describes how to add a kind.
 
 use std::fmt::Debug;
 
