@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::status_fields::{find_condition, has_field, shortened_field};
+use super::status_fields::{shortened_field, true_condition};
 use crate::util::excerpt::shortened;
 
 /// The removal of a pod by the platform.
@@ -44,8 +44,8 @@ const REMOVAL_CONDITIONS: [&str; 2] = ["DisruptionTarget", "TerminationTarget"];
 /// Returns the disruption of a pod that was just observed. `None`: the platform did not remove it.
 pub fn of_pod(pod: &Value) -> Option<Disruption> {
     let status = pod.get("status")?;
-    let mut conditions = REMOVAL_CONDITIONS.iter().filter_map(|kind| find_condition(status, kind));
-    if let Some(condition) = conditions.find(|condition| has_field(condition, "status", "True")) {
+    if let Some(condition) = REMOVAL_CONDITIONS.iter().find_map(|kind| true_condition(status, kind))
+    {
         return Some(Disruption::new(
             &shortened_field(condition, "reason"),
             &shortened_field(condition, "message"),
@@ -56,8 +56,7 @@ pub fn of_pod(pod: &Value) -> Option<Disruption> {
 
 /// Returns the time at which the platform began to remove a pod, in RFC 3339.
 pub fn disruption_time(pod: &Value) -> Option<&str> {
-    let condition = find_condition(pod.get("status")?, "DisruptionTarget")?;
-    condition.get("lastTransitionTime")?.as_str().filter(|_| has_field(condition, "status", "True"))
+    true_condition(pod.get("status")?, "DisruptionTarget")?.get("lastTransitionTime")?.as_str()
 }
 
 /// Returns the disruption that a failed Job names: `Pod NS/NAME has condition DisruptionTarget matching FailJob rule at

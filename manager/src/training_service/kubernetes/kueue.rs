@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::client::Resource;
-use super::status_fields::{find_condition, has_field, shortened_field};
+use super::status_fields::{find_condition, has_field, shortened_field, true_condition};
 use crate::util::excerpt::shortened;
 
 /// The supported versions of Kueue's API, in order of preference. Kueue up to 0.14 serves only the second.
@@ -109,9 +109,7 @@ pub struct QueueEnd {
 /// requeue.
 pub fn queue_state(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
-    let holds = |kind: &str| {
-        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
-    };
+    let holds = |kind: &str| true_condition(status, kind);
     if let Some(finished) = holds("Finished") {
         return Some(match shortened_field(finished, "reason").as_str() {
             reason @ ("FailedToStart" | "OutOfSync") => {

@@ -13,6 +13,11 @@ pub(super) fn find_condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Va
         .find(|condition| has_field(condition, "type", kind))
 }
 
+/// Returns the condition of this type in a status, if it holds.
+pub(super) fn true_condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    find_condition(status, kind).filter(|condition| has_field(condition, "status", "True"))
+}
+
 /// Returns whether a field has this text.
 pub(super) fn has_field(value: &Value, field: &str, text: &str) -> bool {
     value.get(field).and_then(Value::as_str) == Some(text)

@@ -17,9 +17,7 @@ use crate::training_service::kubernetes::manifest::{
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::pod_end;
-use crate::training_service::kubernetes::status_fields::{
-    find_condition, has_field, shortened_field,
-};
+use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 use crate::util::excerpt::shortened;
 
 /// The name of the trial's container.
@@ -214,9 +212,7 @@ fn phase(object: &Value) -> JobPhase {
     else {
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
-    let holds = |kind: &str| {
-        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
-    };
+    let holds = |kind: &str| true_condition(status, kind);
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();

@@ -17,9 +17,7 @@ use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::status_fields::{
-    find_condition, has_field, shortened_field,
-};
+use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 
 /// Runs trials of several roles as `JobSet`s.
 #[derive(Debug)]
@@ -218,8 +216,7 @@ pub(super) fn phase_of(
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let conditions = &object["status"];
-    let holds =
-        |kind: &str| find_condition(conditions, kind).filter(|it| has_field(it, "status", "True"));
+    let holds = |kind: &str| true_condition(conditions, kind);
     if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));

@@ -15,7 +15,7 @@ use crate::training_service::kubernetes::manifest::{
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::status_fields::{
-    find_condition, has_field, shortened_field,
+    find_condition, shortened_field, true_condition,
 };
 
 /// A kind of the training operator, which runs trials as its objects.
@@ -248,9 +248,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let Some(status) = status else {
         return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
-    let holds = |kind: &str| {
-        find_condition(status, kind).filter(|found| has_field(found, "status", "True"))
-    };
+    let holds = |kind: &str| true_condition(status, kind);
     let (role, index) = &spec.metrics_from;
     let main = DecidingPod { role: role.clone(), index: *index, is_main: true };
     match (holds("Succeeded"), holds("Failed")) {

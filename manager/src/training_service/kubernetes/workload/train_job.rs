@@ -20,9 +20,7 @@ use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, example_job, experiment_labels, experiment_object_name, pod, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
-use crate::training_service::kubernetes::status_fields::{
-    find_condition, has_field, shortened_field,
-};
+use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 
 const API_GROUP: &str = WorkloadKind::TrainJob.group();
 const TRAINING_RUNTIMES: Resource = Resource {
@@ -258,8 +256,7 @@ fn runtime_with_job(metadata: &Value, job: &Value) -> Value {
 
 /// Returns the phase of a `TrainJob`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
-    let failed = object.get("status").and_then(|status| find_condition(status, "Failed"));
-    let failed = failed.filter(|failed| has_field(failed, "status", "True"));
+    let failed = object.get("status").and_then(|status| true_condition(status, "Failed"));
     let message = failed.map(|failed| shortened_field(failed, "message")).unwrap_or_default();
     match failed.map(|failed| shortened_field(failed, "reason")).as_deref() {
         Some("TrainingRuntimeNotSupported") => {
