@@ -20,73 +20,56 @@ pub(super) fn read_service(file: &mut Section, top: TopLevel<'_>) -> Result<Serv
     let path = "trainingService";
     let service = match file.take(path) {
         None => return Err(file.problem(path, "is missing; for example {platform: local}")),
-        Some(Value::Array(parts)) => hybrid::read_sections(parts, |part| read_section(part, top))?,
-        Some(value) => read_section(value, top)?,
+        Some(Value::Array(parts)) => {
+            hybrid::read_sections(parts, |part| find_reader(&part)?(part, top))?
+        }
+        Some(value) => find_reader(&value)?(value, top)?,
     };
     file.record(path, &service.canonical);
     Ok(service)
 }
 
-/// Reads one section.
-fn read_section(value: Value, top: TopLevel<'_>) -> Result<Service, Problem> {
-    match find_platform(&value)? {
-        Platform::Local => local::read_section(value, top),
-        Platform::Remote => remote::read_section(value, top),
-        Platform::Plugin => plugin::read_section(value, top),
-        Platform::OpenPai => openpai::read_section(value, top),
-        Platform::Kubernetes(kind) => kubernetes::read_section(kind, value, top),
-        Platform::Kubeflow => kubernetes::read_kubeflow_section(value, top),
-    }
-}
+/// Reads the section of one platform.
+type SectionReader = fn(Value, TopLevel<'_>) -> Result<Service, Problem>;
 
-/// The platforms of this build.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Platform {
-    /// Trials run on this machine.
-    Local,
-    /// Trials run on machines that are reached over SSH.
-    Remote,
-    /// Trials run through the user's own program.
-    Plugin,
-    /// Trials run on `OpenPAI`.
-    OpenPai,
-    /// Trials run on Kubernetes, as objects of this kind.
-    Kubernetes(WorkloadKind),
-    /// Trials run on Kubernetes, as objects of the training operator. The section names the kind.
-    Kubeflow,
-}
-
-/// The platforms by their names in the experiment file.
-const PLATFORMS: [(&str, Platform); 8] = [
-    ("local", Platform::Local),
-    ("remote", Platform::Remote),
-    ("plugin", Platform::Plugin),
-    ("openpai", Platform::OpenPai),
-    (WorkloadKind::Job.platform(), Platform::Kubernetes(WorkloadKind::Job)),
-    (WorkloadKind::TfJob.platform(), Platform::Kubeflow),
-    (WorkloadKind::TrainJob.platform(), Platform::Kubernetes(WorkloadKind::TrainJob)),
-    (WorkloadKind::Framework.platform(), Platform::Kubernetes(WorkloadKind::Framework)),
+/// The platforms of this build by their names in the experiment file, with the readers of their sections.
+const PLATFORMS: [(&str, SectionReader); 8] = [
+    ("local", local::read_section),
+    ("remote", remote::read_section),
+    ("plugin", plugin::read_section),
+    ("openpai", openpai::read_section),
+    (WorkloadKind::Job.platform(), |value, top| {
+        kubernetes::read_section(WorkloadKind::Job, value, top)
+    }),
+    (WorkloadKind::TfJob.platform(), kubernetes::read_kubeflow_section),
+    (WorkloadKind::TrainJob.platform(), |value, top| {
+        kubernetes::read_section(WorkloadKind::TrainJob, value, top)
+    }),
+    (WorkloadKind::Framework.platform(), |value, top| {
+        kubernetes::read_section(WorkloadKind::Framework, value, top)
+    }),
 ];
 /// NNI's older name of `openpai`.
 const OLDER_OPENPAI_PLATFORM: &str = "pai";
 
-/// Finds the requested platform, before its fields are read.
-fn find_platform(service: &Value) -> Result<Platform, Problem> {
+/// Finds the reader of the requested platform's section.
+fn find_reader(service: &Value) -> Result<SectionReader, Problem> {
     let Some(members) = service.as_object() else {
-        return Ok(Platform::Local); // Not an object: reported when the section is opened.
+        return Ok(local::read_section); // Not an object: reported when the section is opened.
     };
     let field = members.iter().find(|(key, _)| folded(key) == "platform");
     check_platform("trainingService.platform", field.map(|(_, value)| value))
 }
 
-/// Finds the platform with this name, which is at `path`. An error lists the platforms of this build.
-pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
+/// Checks that this build has the platform with this name, which is at `path`, and returns the reader of its section. An
+/// error lists the platforms of this build.
+pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<SectionReader, Problem> {
     let has = platform_list();
     let problem = match name {
         Some(Value::String(name)) => {
             let current = if name == OLDER_OPENPAI_PLATFORM { "openpai" } else { name };
-            if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| *known == current) {
-                return Ok(*platform);
+            if let Some((_, reader)) = PLATFORMS.iter().find(|(known, _)| *known == current) {
+                return Ok(*reader);
             }
             if name == HYBRID_PLATFORM {
                 let example = "such as [{platform: local}, {platform: remote, machineList: […]}]";
