@@ -140,8 +140,8 @@ fn read_training_service(
     tuner: &TunerChoice,
 ) -> Result<(Service, bool), Problem> {
     let mut service = service::read_service(top, inherited)?;
-    if let (TunerChoice::Native(tuner), false) =
-        (tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
+    if let TunerChoice::Native(tuner) = tuner
+        && service.spec.section().has_remote_trials()
         && tuner.needs_checkpoint_folder()
     {
         let path = format!("tuner.classArgs.{CHECKPOINT_FOLDER}");

@@ -26,6 +26,9 @@ fn the_folder_of_checkpoints_is_stored_if_the_file_names_none() {
     spec.set_checkpoint_folder(std::path::Path::new("/e/checkpoint"));
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again, spec);
+    let mut listed = pbt;
+    listed["trainingService"] = json!([{"platform": "local"}]);
+    assert_eq!(load_error(&listed), "good", "all its trials run on this machine");
     spec.set_checkpoint_folder(std::path::Path::new("/other"));
     assert_eq!(spec.canonical["tuner"]["classArgs"]["all_checkpoint_dir"], "/e/checkpoint");
 }
