@@ -23,7 +23,7 @@ pub(super) struct Prior {
 /// This is the paper's adaptive Parzen estimator (section 4.2).
 #[derive(Debug)]
 pub(super) struct Mixture {
-    parts: Vec<MixtureComponent>,
+    pub(super) parts: Vec<MixtureComponent>,
     bounds: Option<(f64, f64)>,
 }
 
@@ -124,11 +124,6 @@ impl Mixture {
         };
         let exponents: Vec<f64> = self.parts.iter().map(exponent).collect();
         log_sum(&exponents)
-    }
-
-    #[cfg(test)]
-    pub(super) fn parts(&self) -> &[MixtureComponent] {
-        &self.parts
     }
 }
 

@@ -68,7 +68,7 @@ fn numeric_parameters_are_chosen_as_in_nni() {
         assert_eq!(reals(&above), numbers(&case["above"]), "{label}");
 
         let good = model.mixture(&below, prior);
-        let parts: Vec<f64> = good.parts().iter().flat_map(|p| [p.weight, p.mu, p.sigma]).collect();
+        let parts: Vec<f64> = good.parts.iter().flat_map(|p| [p.weight, p.mu, p.sigma]).collect();
         let expected: Vec<f64> =
             case["parts"].as_array().unwrap().iter().flat_map(numbers).collect();
         assert!(are_all_near(&parts, &expected), "{label}: {parts:?} {expected:?}");
