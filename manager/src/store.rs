@@ -25,6 +25,8 @@ mod rows;
 mod schema;
 mod sessions;
 #[cfg(test)]
+pub(crate) mod simulated_disk;
+#[cfg(test)]
 mod tests;
 mod trials;
 mod upkeep;

@@ -14,7 +14,7 @@ use super::error::Error;
 use super::file_identity::FileIdentity;
 use super::readers::Readers;
 use super::schema;
-use super::writer::{self, Message, Write, WriterState};
+use super::writer::{self, CommitGuard, Message, Write, WriterState};
 use crate::util::errors::chain;
 
 /// The number of writes that may wait for the writer. Batches of reports beyond it are refused, because an agent can
@@ -37,6 +37,8 @@ struct Inner {
     queue: Option<mpsc::Sender<Message>>,
     readers: Arc<Readers>,
     shared: Arc<WriterState>,
+    /// The file that receives the commits. `None` for a read-only store.
+    identity: Option<Arc<FileIdentity>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     reads_only: bool,
 }
@@ -44,11 +46,21 @@ struct Inner {
 impl Database {
     /// Opens the database at `path`, and creates or migrates it as needed. Blocks until that is done.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_guarded(path, |identity| identity)
+    }
+
+    /// Opens the database like [`Self::open`]. `guard` returns the check of its commits.
+    pub(super) fn open_guarded<G: CommitGuard + 'static>(
+        path: &Path,
+        guard: impl FnOnce(Arc<FileIdentity>) -> Arc<G>,
+    ) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
         let (queue, receiver) = mpsc::channel(QUEUE_CAPACITY);
         let identity = FileIdentity::read(path)
             .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
-        let shared = Arc::new(WriterState { identity: Some(identity), ..WriterState::default() });
+        let identity = Arc::new(identity);
+        let guard: Arc<dyn CommitGuard> = guard(Arc::clone(&identity));
+        let shared = Arc::new(WriterState { guard: Some(guard), ..WriterState::default() });
         let state = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()
@@ -60,6 +72,7 @@ impl Database {
                 queue: Some(queue),
                 readers: Arc::new(Readers::new(path)),
                 shared,
+                identity: Some(identity),
                 thread: Mutex::new(Some(thread)),
                 reads_only: false,
             }),
@@ -76,6 +89,7 @@ impl Database {
                 queue: Some(queue),
                 readers: Arc::new(Readers::new(path)),
                 shared: Arc::default(),
+                identity: None,
                 thread: Mutex::new(None),
                 reads_only: true,
             }),
@@ -112,7 +126,7 @@ impl Database {
 
     /// Returns whether the open file is still the one at its path.
     pub fn is_in_place(&self) -> bool {
-        self.inner.shared.identity.as_ref().is_none_or(|place| place.check().is_ok())
+        self.inner.identity.as_ref().is_none_or(|identity| identity.check().is_ok())
     }
 
     /// Returns the error of the last write. `None` if it succeeded.
@@ -171,29 +185,6 @@ impl Database {
             return watch::channel(0).1;
         }
         self.inner.shared.commits.subscribe()
-    }
-
-    /// Lets the database grow by `pages` more pages, to simulate a disk with that much space left.
-    #[cfg(test)]
-    pub(crate) async fn leave_room(&self, pages: i64) -> Result<(), Error> {
-        self.write(move |c| {
-            let used: i64 = c.pragma_query_value(None, "page_count", |row| row.get(0))?;
-            c.pragma_update_and_check(None, "max_page_count", used + pages, |_| Ok(()))?;
-            Ok(())
-        })
-        .await
-    }
-
-    /// Makes commits fail as on a full disk while the log beside the database is larger than `bytes`.
-    #[cfg(test)]
-    pub(crate) fn bound_log(&self, bytes: u64) {
-        self.inner.shared.room.store(bytes, std::sync::atomic::Ordering::SeqCst);
-    }
-
-    /// Makes every commit fail as on a full disk, or stops doing so.
-    #[cfg(test)]
-    pub(crate) fn fill_disk(&self, full: bool) {
-        self.inner.shared.full.store(full, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Runs `work` in a transaction of the writer, and returns after the commit.

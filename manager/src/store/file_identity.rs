@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use super::writer::CommitGuard;
 
 /// The identity of a file at the time at which it was opened.
 #[derive(Debug)]
@@ -20,10 +21,13 @@ impl FileIdentity {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
+}
 
+// A commit to a removed file would succeed, and all its acknowledged data would be lost.
+impl CommitGuard for FileIdentity {
     /// Fails with [`Error::Displaced`] if the path no longer leads to the same file. Other errors of the system are
     /// ignored.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         let is_here = match identity(&self.path) {
             Ok(found) => found == self.identity,
             Err(error) => {

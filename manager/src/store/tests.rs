@@ -15,7 +15,7 @@ use trial_protocol::{
     MetricKind, Offer, Report, ReportBatch, ReportBody, Stream, TrialExit, TrialJobId, Verdict,
 };
 
-use super::{NewTrial, Store};
+use super::{NewTrial, Store, simulated_disk};
 
 /// A store in a temporary folder, which is deleted with it.
 struct TestStore {
@@ -26,7 +26,7 @@ struct TestStore {
 impl TestStore {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("trialkeeper.db")).unwrap();
+        let store = simulated_disk::open(&folder.path().join("trialkeeper.db")).unwrap();
         Self { folder, store }
     }
 

@@ -7,6 +7,7 @@
 //! 3. [`WriterState::write_error`] publishes the error of the last commit, and the next success clears it.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -15,7 +16,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::error::{Error, FailureKind};
-use super::file_identity::FileIdentity;
 use super::schema::{self, WriterConnection};
 
 /// The maximum number of reports in one commit, about 50 ms of work. It bounds the time that a caller waits.
@@ -25,6 +25,12 @@ const MAX_COMMIT_REPORTS: usize = 10_000;
 /// never older than this. Checkpointing that much log takes some tens of milliseconds.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_mins(1);
 
+/// The check before each commit.
+pub(super) trait CommitGuard: std::fmt::Debug + Send + Sync {
+    /// Returns the reason why the commit must fail.
+    fn check(&self) -> Result<(), Error>;
+}
+
 /// The state that the writer shares with the handles.
 #[derive(Debug, Default)]
 pub(super) struct WriterState {
@@ -32,27 +38,13 @@ pub(super) struct WriterState {
     pub(super) commits: watch::Sender<u64>,
     /// The error of the last commit. `None` if it succeeded.
     pub(super) write_error: watch::Sender<Option<Error>>,
-    /// The file that receives the commits. `None` for a read-only store.
-    pub(super) identity: Option<FileIdentity>,
-    /// Simulates a full disk in tests.
-    #[cfg(test)]
-    pub(super) full: std::sync::atomic::AtomicBool,
-    /// The space for the log on a simulated disk in tests, in bytes; 0 for no limit.
-    #[cfg(test)]
-    pub(super) room: std::sync::atomic::AtomicU64,
+    /// Checks each commit. `None` for a read-only store.
+    pub(super) guard: Option<Arc<dyn CommitGuard>>,
 }
 
 impl WriterState {
     pub(super) fn write_error(&self) -> Option<Error> {
         self.write_error.borrow().clone()
-    }
-
-    #[cfg(test)]
-    fn is_disk_full(&self, connection: &Connection) -> bool {
-        use std::sync::atomic::Ordering::SeqCst;
-        let room = self.room.load(SeqCst);
-        let log = connection.path().and_then(|path| std::fs::metadata(format!("{path}-wal")).ok());
-        self.full.load(SeqCst) || (room > 0 && log.is_some_and(|log| log.len() > room))
     }
 
     fn set_write_error(&self, write_error: Option<Error>) {
@@ -243,13 +235,7 @@ fn run_transaction(
     // Immediate: a lock of another process fails here, before any work is done.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     work(&transaction)?;
-    #[cfg(test)]
-    if shared.is_disk_full(&transaction) {
-        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
-        return Err(rusqlite::Error::SqliteFailure(full, None).into());
-    }
-    // A commit to a removed file would succeed, and all its acknowledged data would be lost.
-    shared.identity.as_ref().map_or(Ok(()), FileIdentity::check)?;
+    shared.guard.as_ref().map_or(Ok(()), |guard| guard.check())?;
     transaction.commit()?;
     Ok(())
 }

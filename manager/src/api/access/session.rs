@@ -110,7 +110,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
-    use crate::store::Store;
+    use crate::store::{Store, simulated_disk};
 
     #[derive(Default)]
     struct FakeClock(AtomicI64);
@@ -167,10 +167,11 @@ mod tests {
     async fn a_user_can_log_in_on_a_full_disk_and_sessions_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let user = UserToken::load_or_create(&folder.path().join("user.token")).unwrap();
-        let store = Store::open(&folder.path().join("db")).unwrap();
+        let database = folder.path().join("db");
+        let store = simulated_disk::open(&database).unwrap();
         let sessions =
             Sessions::load(store.sessions().clone(), Arc::new(FakeClock::default())).await.unwrap();
-        store.database().fill_disk(true);
+        simulated_disk::fill(&database);
         let id = sessions.begin(&user).await.unwrap();
         assert!(sessions.is_live(&user, &id));
         store.close().await;

@@ -18,7 +18,7 @@ use super::router;
 use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
-use crate::store::{NewTrial, Store, TrialChange, TrialTimes};
+use crate::store::{NewTrial, Store, TrialChange, TrialTimes, simulated_disk};
 use crate::util::clock::SystemClock;
 
 struct Bed {
@@ -31,7 +31,7 @@ struct Bed {
 impl Bed {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("db")).unwrap();
+        let store = simulated_disk::open(&folder.path().join("db")).unwrap();
         for (sequence, id) in [(0, "abcde"), (1, "fghij")] {
             let new = NewTrial {
                 id: TrialJobId::new(id).unwrap(),
@@ -325,7 +325,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     let bed = Bed::new().await;
     bed.line("trial", "before").await;
     bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "1"))).await;
-    bed.store.database().fill_disk(true);
+    simulated_disk::fill(&bed.folder.path().join("db"));
     let lines = [marked_metric(&metric("PERIODICAL", 1, "2")), "after".to_owned()];
     let posts = lines.iter().map(|line| {
         let body = json!({"tag": "trial", "stdOutputType": "Stdout", "msg": line}).to_string();
@@ -335,7 +335,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{problem}");
         assert!(problem.contains("no space is left"), "{problem}");
     }
-    bed.store.database().fill_disk(false);
+    simulated_disk::empty(&bed.folder.path().join("db"));
     for line in &lines {
         bed.line("trial", line).await;
     }
@@ -353,7 +353,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
 async fn a_post_that_does_not_fit_on_the_disk_affects_no_other() {
     let bed = Bed::new().await;
     bed.line("trial", &marked_metric(&metric("PERIODICAL", 0, "1"))).await;
-    bed.store.database().leave_room(3).await.unwrap();
+    simulated_disk::leave_room(bed.store.database(), 3).await;
     let large = json!({"tag": "trial", "msg": "x".repeat(100_000)}).to_string();
     let small =
         json!({"tag": "trial", "msg": marked_metric(&metric("PERIODICAL", 1, "2"))}).to_string();

@@ -1,6 +1,7 @@
 //! Tests of the task with a real store and intake. The training service starts nothing, and the clock only moves on a
 //! test's request.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::mpsc as std_mpsc;
 
@@ -29,13 +30,18 @@ use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::search::assessor::Assessor;
 use crate::search::tuner::Outcome;
-use crate::store::{Store, TrialRow};
+use crate::store::{Store, TrialRow, simulated_disk};
 use crate::token::Secret;
 use crate::training_service::{JobEndEvent, JobNews};
 use crate::util::clock::SystemClock;
 
 /// The time limit for a state to appear, in simulated time.
 const STATE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Returns the path of the database in a test's folder.
+fn database(folder: &TempDir) -> PathBuf {
+    folder.path().join("db")
+}
 
 struct TestBed {
     store: Store,
@@ -63,7 +69,7 @@ impl TestBed {
     /// Returns a search with this concurrency, and this number of trials in all.
     async fn with_concurrency(numbers: (u32, u32), assessor: Option<Box<dyn Assessor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("db")).unwrap();
+        let store = simulated_disk::open(&database(&folder)).unwrap();
         let row = store::ExperimentRow {
             id: ExperimentId::new("e").unwrap(),
             canonical: json!({}),
@@ -95,7 +101,7 @@ impl TestBed {
         task.abort();
         drop(task.await);
         store.close().await;
-        let store = Store::open(&folder.path().join("db")).unwrap();
+        let store = simulated_disk::open(&database(&folder)).unwrap();
         (folder, store)
     }
 

@@ -7,6 +7,7 @@ use trial_protocol::{Lane, TrialJobId};
 
 use super::{TestStore, attempt, batch, metric_body, new_trial, report, trial};
 use crate::store::database::QUEUE_CAPACITY;
+use crate::store::simulated_disk::{leave_room, limit_log};
 use crate::store::{self, Error, FailureKind, Store};
 
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(1);
@@ -92,7 +93,7 @@ fn large_batch(attempt: &str) -> trial_protocol::ReportBatch {
 #[tokio::test]
 async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     let bed = TestStore::with_trial().await;
-    bed.store.database().leave_room(2).await.unwrap();
+    leave_room(bed.store.database(), 2).await;
     let failed = bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
     assert_eq!(failed.failure_kind(), Some(FailureKind::Full), "{failed}");
     assert_eq!(
@@ -101,7 +102,7 @@ async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     );
     assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
 
-    bed.store.database().leave_room(1000).await.unwrap();
+    leave_room(bed.store.database(), 1000).await;
     assert!(bed.store.database().write_error().is_some(), "nothing has been written yet");
     bed.store.database().probe().await.unwrap();
     assert!(bed.store.database().write_error().is_none());
@@ -116,10 +117,10 @@ async fn a_store_detects_without_a_write_that_the_disk_has_recovered() {
     let trying = tokio::spawn(async move { store.database().retry_while_failing().await });
     let mut write_error = bed.store.database().watch_write_error();
     for _ in 0..2 {
-        bed.store.database().leave_room(2).await.unwrap();
+        leave_room(bed.store.database(), 2).await;
         bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
         assert!(write_error.borrow_and_update().is_some());
-        bed.store.database().leave_room(1000).await.unwrap();
+        leave_room(bed.store.database(), 1000).await;
         tokio::time::timeout(WRITE_TIMEOUT, write_error.wait_for(Option::is_none))
             .await
             .unwrap()
@@ -154,7 +155,7 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
 #[tokio::test]
 async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = TestStore::with_trial().await;
-    bed.store.database().leave_room(2).await.unwrap();
+    leave_room(bed.store.database(), 2).await;
     let (release, held) = block_writer(&bed).await;
     let ingest = |batch| {
         let store = bed.store.clone();
@@ -209,7 +210,7 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
 #[tokio::test]
 async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
     let bed = TestStore::with_trial().await;
-    bed.store.database().bound_log(300_000);
+    limit_log(&bed.path(), 300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         bed.store.ingest(large_batch(attempt), 1).await.unwrap();
         assert!(bed.store.database().write_error().is_none(), "{attempt}");

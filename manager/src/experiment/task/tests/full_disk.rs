@@ -7,7 +7,7 @@ async fn start_waiting_for_disk() -> (TestBed, TrialRow) {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
     bed.wait_until_idle().await;
-    bed.store.database().fill_disk(true);
+    bed.fill_disk();
     bed.end_job(&trial);
     let begun = std::time::Instant::now();
     while bed.store.database().write_error().is_none() {
@@ -18,6 +18,14 @@ async fn start_waiting_for_disk() -> (TestBed, TrialRow) {
 }
 
 impl TestBed {
+    fn fill_disk(&self) {
+        simulated_disk::fill(&database(&self.folder));
+    }
+
+    fn free_disk(&self) {
+        simulated_disk::empty(&database(&self.folder));
+    }
+
     async fn heartbeat(&self, trial: &TrialRow) -> Result<ReportAck, ingest::Error> {
         self.report(trial, trial.attempt.as_str(), 1, Vec::new()).await
     }
@@ -52,7 +60,7 @@ async fn a_command_is_refused_while_the_task_waits_for_the_disk() {
         let refused = advance_until_done(bed.heartbeat(&trial)).await;
         assert!(matches!(refused, Err(ingest::Error::Store(_))), "{refused:?}");
     }
-    bed.store.database().fill_disk(false);
+    bed.free_disk();
     advance_until_done(bed.wait_for_trial(JobState::Failed)).await;
     assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
 }
@@ -62,7 +70,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
     bed.wait_until_idle().await;
-    bed.store.database().fill_disk(true);
+    bed.fill_disk();
     let delayed = advance_until_done(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(delayed, CommandError::Delayed(_)), "{delayed:?}");
     assert_eq!(
@@ -70,7 +78,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
         [],
         "a stop that is not recorded is not performed"
     );
-    bed.store.database().fill_disk(false);
+    bed.free_disk();
     advance_until_done(async {
         while bed.service.stopped.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
@@ -86,11 +94,11 @@ async fn a_command_is_refused_as_soon_as_the_store_cannot_write() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
     bed.wait_until_idle().await;
-    bed.store.database().fill_disk(true);
+    bed.fill_disk();
     bed.heartbeat(&trial).await.unwrap_err();
     let refused = bed.kill(&trial).await.unwrap_err();
     assert!(matches!(refused, CommandError::WaitsForDisk(_)), "{refused:?}");
-    bed.store.database().fill_disk(false);
+    bed.free_disk();
     bed.kill(&trial).await.unwrap();
     assert_eq!(*bed.service.stopped.lock().unwrap(), std::slice::from_ref(&trial.id));
 }
@@ -109,7 +117,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     }
     // The agent is silent for almost a lease before the disk is full, and reports just in time.
     bed.pass_time(55).await;
-    bed.store.database().fill_disk(true);
+    bed.fill_disk();
     bed.end_job(&trials[0]);
     advance_until_done(async {
         while bed.store.database().write_error().is_none() {
@@ -123,7 +131,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     }
     // Disk operations take real time, in which a simulated clock could expire an agent's lease.
     tokio::time::resume();
-    bed.store.database().fill_disk(false);
+    bed.free_disk();
     bed.wait_for_trial(JobState::Failed).await;
     tokio::time::pause();
     bed.pass_time(50).await;
@@ -138,7 +146,7 @@ async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     let TestBed { folder, store, mut task, .. } = bed;
     let error = advance_until_done(&mut task).await.unwrap().unwrap_err();
     assert_eq!(error.failure_kind(), Some(store::FailureKind::Full));
-    store.database().fill_disk(false);
+    simulated_disk::empty(&database(&folder));
     let service = FakeService { alive: true, ..FakeService::default() };
     let bed = TestBed::start(folder, store, service, (1, 1), None);
     bed.wait_until_idle().await;

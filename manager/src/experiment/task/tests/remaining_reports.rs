@@ -1,6 +1,7 @@
 //! Tests of a trial whose agent left its last reports behind, while the disk of the store is full.
 
 use super::*;
+use crate::store::simulated_disk::leave_room;
 
 /// Returns the last reports of a trial, which are too large for a nearly full disk.
 fn remaining_reports(trial: &TrialRow) -> ReportBatch {
@@ -30,7 +31,7 @@ async fn free_disk_after_refusals(bed: &TestBed, refusals: u32) {
         tokio::time::advance(Duration::from_millis(100)).await;
         bed.store.trials().await.unwrap();
     }
-    bed.store.database().leave_room(1000).await.unwrap();
+    leave_room(bed.store.database(), 1000).await;
     while bed.service.remaining_reports.lock().unwrap().is_some() {
         assert!(
             begun.elapsed() < STATE_TIMEOUT,
@@ -46,7 +47,7 @@ async fn a_finished_trial_does_not_run_again_because_the_disk_was_full() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
     let (folder, store) = bed.kill_manager().await;
-    store.database().leave_room(2).await.unwrap();
+    leave_room(store.database(), 2).await;
     let service = FakeService {
         remaining_reports: Mutex::new(Some(remaining_reports(&trial))),
         ..FakeService::default()
