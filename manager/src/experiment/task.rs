@@ -192,12 +192,12 @@ impl ExperimentTask {
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.jobs.adopt_first_pod(trial, attempt, self.state.intent(trial));
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
-            let is_current = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
-            let Some(job) = self.jobs.get_mut(trial).filter(is_current) else { continue };
+            let is_current = |job: &Job| job.attempt() == attempt && !job.is_requeued();
             if let Some(started) = started
+                && self.jobs.get(trial).is_some_and(is_current)
                 && !self.state.is_running(trial)
             {
-                job.started_at_ms = Some(started.observed_at_ms);
+                self.jobs.record_start(trial, started.observed_at_ms);
                 let event = state::Event::Started { trial: trial.clone() };
                 effects.extend(self.state.step(event, self.elapsed()));
             }
@@ -269,7 +269,7 @@ impl ExperimentTask {
         fresh: Vec<Report>,
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
-        let (current, requeued) = (job.attempt.clone(), job.requeued);
+        let (current, requeued) = (job.attempt().clone(), job.is_requeued());
         if let Some(pod) = ids::other_pod(&attempt, &ids::submitted_attempt(&current)) {
             self.early_ends.handle_reports_of_other_pod(&mut self.jobs, trial, pod, &fresh);
             return Ok(());
@@ -306,9 +306,7 @@ impl ExperimentTask {
     fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
         match &report.body {
             ReportBody::Started(_) => {
-                if let Some(job) = self.jobs.get_mut(trial) {
-                    job.started_at_ms = Some(report.observed_at_ms);
-                }
+                self.jobs.record_start(trial, report.observed_at_ms);
                 Some(state::Event::Started { trial: trial.clone() })
             }
             ReportBody::Metric(metric) => {
@@ -325,9 +323,7 @@ impl ExperimentTask {
                 None
             }
             ReportBody::Ended(_) => {
-                if let Some(job) = self.jobs.get_mut(trial) {
-                    job.ended = true;
-                }
+                self.jobs.record_end(trial);
                 None
             }
             ReportBody::Shed(_)
@@ -466,7 +462,7 @@ impl ExperimentTask {
 
     /// Returns the trial, and the latest attempt that its agent reported for.
     fn attempt_of(&self, event: &JobEndEvent) -> (TrialJobId, AttemptId) {
-        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, |job| &job.attempt);
+        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, Job::attempt);
         (event.trial.clone(), attempt.clone())
     }
 
@@ -494,7 +490,7 @@ impl ExperimentTask {
         }
         let event = self.early_ends.explain_by_pods(&self.jobs, event);
         let intent = self.state.intent(&trial);
-        let step_name = self.jobs.get(&trial).and_then(|job| job.steps.name()).map(str::to_owned);
+        let step_name = self.jobs.get(&trial).and_then(|job| job.steps().name()).map(str::to_owned);
         let ended = EndedJob { event, attempt, records, intent, step_name };
         self.ends.conclude_job(ended, &self.spec, &mut self.recorder).await
     }

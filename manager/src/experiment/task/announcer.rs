@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tracing::error;
 use trial_protocol::{Direction, TrialJobId};
 
+use super::job::Job;
 use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
@@ -84,7 +85,7 @@ impl Announcer {
         for JobWait { trial, attempt, why } in news {
             let job = jobs.get(&trial).filter(|_| jobs.is_current_submission(&trial, &attempt));
             // News of other attempts is outdated: the task gave them up before.
-            let Some(sequence) = job.map(|job| job.sequence) else { continue };
+            let Some(sequence) = job.map(Job::sequence) else { continue };
             // The agent may have started the command meanwhile, which makes the reason obsolete.
             let row = recorder.trial(&trial).await?;
             if row.is_some_and(|row| row.state == JobState::Waiting) {

@@ -26,7 +26,7 @@ pub(super) fn assess_step(
     if metric.sequence == 0 {
         rules.mark_stale();
     }
-    match advisers.assess_step(trial, metric.sequence, &metric.value, &job.steps) {
+    match advisers.assess_step(trial, metric.sequence, &metric.value, job.steps()) {
         Assessment::Bad { reason } => give_up(jobs, trial, &reason),
         Assessment::Good => None,
     }
@@ -38,11 +38,11 @@ pub(super) fn assess_stored_steps(
     jobs: &mut LiveJobs,
     advisers: &mut Advisers,
 ) -> Vec<state::Event> {
-    let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
+    let runs = |job: &Job| job.is_submitted() && !job.has_ended() && !job.is_given_up();
     let mut stops = Vec::new();
     for trial in jobs.find(runs) {
-        if let Some(job) = jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
-            && let Assessment::Bad { reason } = advisers.assess(&trial, &job.steps)
+        if let Some(job) = jobs.get(&trial).filter(|job| !job.steps().history().is_empty())
+            && let Assessment::Bad { reason } = advisers.assess(&trial, job.steps())
         {
             stops.extend(give_up(jobs, &trial, &reason));
         }

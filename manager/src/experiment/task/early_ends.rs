@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::info;
 use trial_protocol::{
     AttemptId, DirectiveBody, Report, ReportBody, StopReason, TrialJobId, Verdict,
 };
 
-use super::job::Decision;
 use super::live_jobs::LiveJobs;
 use super::recorder::Recorder;
 use crate::experiment::ExperimentHandle;
@@ -47,7 +45,7 @@ impl EarlyEnds {
         pod: ids::OtherPod,
         fresh: &[Report],
     ) {
-        let Some(place) = jobs.get_mut(trial).and_then(|job| job.pods.observe(pod)) else {
+        let Some(place) = jobs.get_mut(trial).and_then(|job| job.pods_mut().observe(pod)) else {
             return;
         };
         for report in fresh {
@@ -68,11 +66,13 @@ impl EarlyEnds {
 
     /// Asks the agents of a decided trial's pods to end their commands, as the job's controller will do.
     fn stop_decided(&self, jobs: &LiveJobs, trial: &TrialJobId) {
-        let Some(job) = jobs.get(trial).filter(|job| job.decided.is_some()) else { return };
+        let Some(job) = jobs.get(trial).filter(|job| job.is_decided()) else { return };
         let completion = self.service.completion(trial);
-        let runs_main = completion.is_some_and(|completion| !job.pods.has_ended(&completion.main));
-        let main = (job.attempt.clone(), runs_main);
-        let all = job.pods.others(&ids::submitted_attempt(&job.attempt)).into_iter().chain([main]);
+        let runs_main =
+            completion.is_some_and(|completion| !job.pods().has_ended(&completion.main));
+        let main = (job.attempt().clone(), runs_main);
+        let all =
+            job.pods().others(&ids::submitted_attempt(job.attempt())).into_iter().chain([main]);
         for (attempt, _) in all.filter(|(_, runs)| *runs) {
             let stop = DirectiveBody::Stop { reason: StopReason::Other, grace_ms: None };
             self.handle.push_directive(trial, &attempt, stop);
@@ -99,7 +99,7 @@ impl EarlyEnds {
         verdict: &Verdict,
     ) {
         if let Some(job) = jobs.get_mut(trial) {
-            job.pods.record(place, verdict);
+            job.pods_mut().record(place, verdict);
         }
         self.note_decided_end(jobs, trial);
     }
@@ -108,7 +108,7 @@ impl EarlyEnds {
     pub(super) fn forget_main_end(&self, jobs: &mut LiveJobs, trial: &TrialJobId) {
         let completion = self.service.completion(trial);
         if let Some((job, completion)) = jobs.get_mut(trial).zip(completion) {
-            job.pods.remove(&completion.main);
+            job.pods_mut().remove(&completion.main);
         }
     }
 
@@ -119,7 +119,7 @@ impl EarlyEnds {
         trial: &TrialJobId,
     ) -> Option<(DecidedEnd, TrialCompletion)> {
         let completion = self.service.completion(trial)?;
-        Some((jobs.get(trial)?.pods.decide(&completion)?, completion))
+        Some((jobs.get(trial)?.pods().decide(&completion)?, completion))
     }
 
     /// Remembers a trial whose end its agents' verdicts decide.
@@ -128,17 +128,17 @@ impl EarlyEnds {
         let Some(job) = jobs.get_mut(trial) else { return };
         match decided {
             Some(DecidedEnd { is_over: true, .. }) => {
-                let noted = (trial.clone(), job.attempt.clone());
+                let noted = (trial.clone(), job.attempt().clone());
                 if !self.final_verdicts.contains(&noted) {
                     self.final_verdicts.push(noted);
                 }
             }
-            Some(DecidedEnd { is_over: false, .. }) if job.decided.is_none() => {
-                job.decided = Some(Decision { since: Instant::now(), is_finishing: false });
-                self.stop_decided(jobs, trial);
+            Some(DecidedEnd { is_over: false, .. }) => {
+                if job.mark_decided() {
+                    self.stop_decided(jobs, trial);
+                }
             }
-            Some(DecidedEnd { is_over: false, .. }) => {}
-            None => job.decided = None,
+            None => job.clear_decision(),
         }
     }
 
@@ -176,7 +176,7 @@ impl EarlyEnds {
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");
         let unexplained = JobEndEvent::unexplained(trial.clone(), attempt);
-        Some(jobs.get(trial)?.pods.job_event(&decided, &completion, unexplained))
+        Some(jobs.get(trial)?.pods().job_event(&decided, &completion, unexplained))
     }
 
     /// Ends the jobs whose trials were decided long ago while some of their pods run. Their controller is down, or the
@@ -184,10 +184,7 @@ impl EarlyEnds {
     pub(super) async fn finish_decided_jobs(&self, jobs: &mut LiveJobs, state: &State) {
         let mut due = Vec::new();
         for (trial, job) in jobs.iter_mut() {
-            let decided = job.decided.as_mut().filter(|decided| !decided.is_finishing);
-            if let Some(decided) = decided.filter(|decided| decided.since.elapsed() >= LINGER_TIME)
-            {
-                decided.is_finishing = true;
+            if job.begin_finishing(LINGER_TIME) {
                 due.push(trial.clone());
             }
         }
@@ -200,14 +197,14 @@ impl EarlyEnds {
     /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods'
     /// agents explain the end.
     pub(super) fn explain_by_pods(&self, jobs: &LiveJobs, event: JobEndEvent) -> JobEndEvent {
-        let job = jobs.get(&event.trial).filter(|job| job.decided.is_some());
+        let job = jobs.get(&event.trial).filter(|job| job.is_decided());
         if event.disruption.is_some() || event.succeeded {
             return event;
         }
         match job.zip(self.decided_end(jobs, &event.trial)) {
             Some((job, (decided, completion))) => {
                 let unexplained = JobEndEvent::unexplained(event.trial, event.attempt);
-                job.pods.job_event(&decided, &completion, unexplained)
+                job.pods().job_event(&decided, &completion, unexplained)
             }
             None => event,
         }
@@ -222,26 +219,26 @@ impl EarlyEnds {
         trial: &TrialJobId,
     ) -> Result<(), store::Error> {
         let Some(completion) = self.service.completion(trial) else { return Ok(()) };
-        let Some(main) = jobs.get(trial).map(|job| job.attempt.clone()) else { return Ok(()) };
+        let Some(main) = jobs.get(trial).map(|job| job.attempt().clone()) else { return Ok(()) };
         let submitted = ids::submitted_attempt(&main);
         let attempts = recorder.attempts(trial).await?;
         let verdicts = recorder.verdicts(trial).await?;
         let Some(job) = jobs.get_mut(trial) else { return Ok(()) };
         for pod in attempts.iter().filter_map(|attempt| ids::other_pod(attempt, &submitted)) {
-            job.pods.observe(pod);
+            job.pods_mut().observe(pod);
         }
         if !state.is_running(trial) {
             // Its queue has taken the trial back, or the trial has not started.
-            job.pods.restart();
+            job.pods_mut().restart();
             return Ok(());
         }
         for (attempt, verdict) in verdicts {
             let place = match ids::other_pod(&attempt, &submitted) {
-                Some(pod) => job.pods.observe(pod),
+                Some(pod) => job.pods_mut().observe(pod),
                 None => (attempt == main).then(|| completion.main.clone()),
             };
             if let Some(place) = place {
-                job.pods.record(place, &verdict);
+                job.pods_mut().record(place, &verdict);
             }
         }
         self.note_decided_end(jobs, trial);

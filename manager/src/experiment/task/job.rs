@@ -1,8 +1,10 @@
 //! The state of a trial that has not ended, and of its present attempt.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tokio::time::Instant;
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Metric, TrialJobId};
 
 use crate::experiment::pod_ends::PodEnds;
 use crate::experiment::result::Steps;
@@ -11,39 +13,39 @@ use crate::util::ids;
 /// A trial that has not ended.
 pub(super) struct Job {
     /// The trial's position in the experiment, from 0.
-    pub(super) sequence: u64,
+    sequence: u64,
     /// The trial's parameters.
-    pub(super) parameters: Value,
+    parameters: Value,
     /// The present attempt.
-    pub(super) attempt: AttemptId,
+    attempt: AttemptId,
     /// `true` if `attempt` may have been submitted, so that another run needs a new number.
-    pub(super) submitted: bool,
+    submitted: bool,
     /// The intermediate results of the attempt, for the assessor.
-    pub(super) steps: Steps,
+    steps: Steps,
     /// The reason why the assessor stopped the trial, if it did.
-    pub(super) given_up: Option<String>,
+    given_up: Option<String>,
     /// The time since which the trial has run, as far as this manager knows.
-    pub(super) running_since: Option<Instant>,
+    running_since: Option<Instant>,
     /// The start time of the attempt, as its agent reported it.
-    pub(super) started_at_ms: Option<i64>,
+    started_at_ms: Option<i64>,
     /// The time to renew the assessor's rules at the agent.
-    pub(super) renew_at: Option<Instant>,
+    renew_at: Option<Instant>,
     /// True if the agent has reported the end of the attempt's command.
-    pub(super) ended: bool,
+    ended: bool,
     /// True if a queue evicted the attempt. Reports of its pod no longer count.
-    pub(super) requeued: bool,
+    requeued: bool,
     /// The ends of the commands of the attempt's pods.
-    pub(super) pods: PodEnds,
+    pods: PodEnds,
     /// The time since which the ends of some pods decide the trial while others run.
-    pub(super) decided: Option<Decision>,
+    decided: Option<Decision>,
 }
 
 /// The time since which the end of a trial is decided while some of its pods run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Decision {
-    pub(super) since: Instant,
+struct Decision {
+    since: Instant,
     /// True if the service was asked to end the job.
-    pub(super) is_finishing: bool,
+    is_finishing: bool,
 }
 
 impl Job {
@@ -72,9 +74,162 @@ impl Job {
         }
     }
 
+    /// Returns the trial's position in the experiment, from 0.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns the trial's parameters.
+    pub(super) fn parameters(&self) -> &Value {
+        &self.parameters
+    }
+
+    /// Returns the present attempt.
+    pub(super) fn attempt(&self) -> &AttemptId {
+        &self.attempt
+    }
+
+    /// Returns the intermediate results of the attempt, for the assessor.
+    pub(super) fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    /// Returns the start time of the attempt, as its agent reported it.
+    pub(super) fn started_at_ms(&self) -> Option<i64> {
+        self.started_at_ms
+    }
+
+    /// Returns the ends of the commands of the attempt's pods.
+    pub(super) fn pods(&self) -> &PodEnds {
+        &self.pods
+    }
+
+    /// Returns the ends of the commands of the attempt's pods, to change them.
+    pub(super) fn pods_mut(&mut self) -> &mut PodEnds {
+        &mut self.pods
+    }
+
+    /// Returns whether the attempt may have been submitted.
+    pub(super) fn is_submitted(&self) -> bool {
+        self.submitted
+    }
+
+    /// Returns whether the attempt runs, as far as this manager knows.
+    pub(super) fn is_running(&self) -> bool {
+        self.running_since.is_some()
+    }
+
+    /// Returns whether the agent has reported the end of the attempt's command.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns whether the assessor has stopped the trial.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.is_some()
+    }
+
+    /// Returns whether a queue evicted the attempt, so that reports of its pod no longer count.
+    pub(super) fn is_requeued(&self) -> bool {
+        self.requeued
+    }
+
+    /// Returns whether the ends of some pods decide the trial while others run.
+    pub(super) fn is_decided(&self) -> bool {
+        self.decided.is_some()
+    }
+
+    /// Returns whether the assessor's rules must be renewed at the agent.
+    pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
+        self.renew_at.is_some_and(|at| now >= at)
+    }
+
     /// Returns whether the service may end the job, because the end of its command is the end of the trial.
     pub(super) fn can_finish(&self) -> bool {
         self.ended && !self.pods.has_others()
+    }
+
+    /// Marks the attempt as submitted. From now on, another run needs a new number.
+    pub(super) fn mark_submitted(&mut self) {
+        self.submitted = true;
+    }
+
+    /// Records the start time of the attempt, as its agent reports it.
+    pub(super) fn record_start(&mut self, started_at_ms: i64) {
+        self.started_at_ms = Some(started_at_ms);
+    }
+
+    /// Marks the attempt as running since this instant.
+    pub(super) fn mark_running(&mut self, since: Instant) {
+        self.running_since = Some(since);
+    }
+
+    /// Records that the agent has reported the end of the attempt's command.
+    pub(super) fn record_end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Schedules the next renewal of the assessor's rules at the agent. `None`: the agent has no such rules.
+    pub(super) fn schedule_renewal(&mut self, at: Option<Instant>) {
+        self.renew_at = at;
+    }
+
+    /// Adds an intermediate result. Returns `true` if it is the next step of a trial that was not given up.
+    pub(super) fn add_step(&mut self, metric: &Metric) -> bool {
+        self.steps.insert(metric) && self.given_up.is_none()
+    }
+
+    /// Gives up the trial for the assessor's `reason`. Returns `false` if it was given up before.
+    pub(super) fn give_up(&mut self, reason: &str) -> bool {
+        if self.given_up.is_some() {
+            return false;
+        }
+        self.given_up = Some(reason.to_owned());
+        true
+    }
+
+    /// Returns the reason why the assessor stopped the trial, and forgets it.
+    pub(super) fn take_reason(&mut self) -> Option<String> {
+        self.given_up.take()
+    }
+
+    /// Ends the running time of the attempt, and returns it. `None`: the attempt did not run.
+    pub(super) fn end_run(&mut self) -> Option<Duration> {
+        self.renew_at = None;
+        self.running_since.take().map(|since| since.elapsed())
+    }
+
+    /// Marks the trial as decided while some of its pods run. Returns `false` if it was decided before.
+    pub(super) fn mark_decided(&mut self) -> bool {
+        if self.decided.is_some() {
+            return false;
+        }
+        self.decided = Some(Decision { since: Instant::now(), is_finishing: false });
+        true
+    }
+
+    /// Marks the trial as undecided.
+    pub(super) fn clear_decision(&mut self) {
+        self.decided = None;
+    }
+
+    /// Returns `true` once, if the trial has been decided for at least this time.
+    pub(super) fn begin_finishing(&mut self, decided_for: Duration) -> bool {
+        let decided = self.decided.as_mut().filter(|decided| !decided.is_finishing);
+        match decided.filter(|decided| decided.since.elapsed() >= decided_for) {
+            Some(decided) => {
+                decided.is_finishing = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Makes the first pod that reports for the submitted attempt the present attempt. Returns the submitted attempt,
+    /// unless `attempt` is no such pod.
+    pub(super) fn adopt_first_pod(&mut self, attempt: &AttemptId) -> Option<AttemptId> {
+        let is_first = !self.requeued && ids::is_pod_of(attempt, &self.attempt);
+        is_first.then(|| std::mem::replace(&mut self.attempt, attempt.clone()))
     }
 
     fn reset(&mut self) {

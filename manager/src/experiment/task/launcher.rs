@@ -74,7 +74,7 @@ impl JobLauncher {
         job: &mut Job,
         parameter_id: Option<u64>,
     ) -> Vec<state::Event> {
-        job.submitted = true;
+        job.mark_submitted();
         let spec = self.job_spec(trial, job, parameter_id);
         let submitted = inbox.retry_while_transient(|| self.service.submit(&spec)).await;
         let Err(error) = submitted else {
@@ -95,15 +95,15 @@ impl JobLauncher {
 
     fn job_spec(&self, trial: &TrialJobId, job: &Job, parameter_id: Option<u64>) -> TrialJobSpec {
         let none = Parameters::new();
-        let parameters = job.parameters.as_object().unwrap_or(&none);
+        let parameters = job.parameters().as_object().unwrap_or(&none);
         let token = self.secret.trial_token(&self.experiment, trial, self.secret.now_ms());
         TrialJobSpec {
             experiment: self.experiment.clone(),
             trial: trial.clone(),
-            attempt: job.attempt.clone(),
-            sequence: job.sequence,
+            attempt: job.attempt().clone(),
+            sequence: job.sequence(),
             command: render_command(&self.command, parameters),
-            parameter_record: parameter_record(parameter_id, &job.parameters),
+            parameter_record: parameter_record(parameter_id, job.parameters()),
             token: Token(token),
         }
     }

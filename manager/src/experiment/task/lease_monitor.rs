@@ -62,7 +62,7 @@ impl LeaseMonitor {
         recorder: &mut Recorder,
         announcer: &Announcer,
     ) -> Result<(), store::Error> {
-        if self.leases.renew(trial) && jobs.get(trial).is_some_and(|job| !job.ended) {
+        if self.leases.renew(trial) && jobs.get(trial).is_some_and(|job| !job.has_ended()) {
             info!(%trial, "the agent of a lost trial reports again");
             recorder.record_state(trial, JobState::Running, None, None).await?;
             let sequence = jobs.sequence(trial);
@@ -82,7 +82,7 @@ impl LeaseMonitor {
         let expired = self.take_expired();
         for trial in expired {
             let seconds = self.leases.lease().as_secs();
-            if let Some(job) = jobs.get(&trial).filter(|job| job.ended) {
+            if let Some(job) = jobs.get(&trial).filter(|job| job.has_ended()) {
                 if job.can_finish() {
                     info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
                     service.finish(&trial).await;

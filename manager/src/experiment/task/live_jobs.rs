@@ -55,12 +55,12 @@ impl LiveJobs {
 
     /// Returns a trial's position in the experiment.
     pub(super) fn sequence(&self, trial: &TrialJobId) -> u64 {
-        self.jobs.get(trial).map_or(0, |job| job.sequence)
+        self.jobs.get(trial).map_or(0, Job::sequence)
     }
 
     /// Returns a trial's parameters.
     pub(super) fn parameters(&self, trial: &TrialJobId) -> Option<Parameters> {
-        self.jobs.get(trial)?.parameters.as_object().cloned()
+        self.jobs.get(trial)?.parameters().as_object().cloned()
     }
 
     /// Returns whether `attempt` is the submission that the trial waits for.
@@ -96,11 +96,8 @@ impl LiveJobs {
         intent: Option<StopReason>,
     ) {
         let Some(job) = self.jobs.get_mut(trial) else { return };
-        if job.requeued || !ids::is_pod_of(attempt, &job.attempt) {
-            return;
-        }
-        self.handle.remove_directives(trial, &job.attempt);
-        job.attempt = attempt.clone();
+        let Some(submitted) = job.adopt_first_pod(attempt) else { return };
+        self.handle.remove_directives(trial, &submitted);
         if let Some(reason) = intent {
             self.push_stop_directive(trial, reason);
         }
@@ -122,18 +119,18 @@ impl LiveJobs {
     pub(super) fn requeue(&mut self, trial: &TrialJobId) -> Option<u64> {
         let steps = self.new_steps();
         let job = self.jobs.get_mut(trial)?;
-        self.handle.remove_directives(trial, &job.attempt);
+        self.handle.remove_directives(trial, job.attempt());
         job.requeue(steps);
-        Some(job.sequence)
+        Some(job.sequence())
     }
 
     /// Gives the next attempt its number before a slot for it is free, and returns the number.
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
         let steps = self.new_steps();
         let job = self.jobs.get_mut(trial)?;
-        self.handle.remove_directives(trial, &job.attempt);
+        self.handle.remove_directives(trial, job.attempt());
         job.reserve_next_attempt(trial, steps);
-        Some(job.attempt.clone())
+        Some(job.attempt().clone())
     }
 
     /// Begins the next attempt, if the present one may have been submitted. Returns the attempt to submit.
@@ -141,14 +138,14 @@ impl LiveJobs {
         let steps = self.new_steps();
         let job = self.jobs.get_mut(trial)?;
         job.begin_next_attempt(trial, steps);
-        Some(job.attempt.clone())
+        Some(job.attempt().clone())
     }
 
     /// Drops the directives of a trial that has ended, and its pods that have left.
     pub(super) fn remove_ended(&self, trial: &TrialJobId) {
         if let Some(job) = self.jobs.get(trial) {
-            self.handle.remove_directives(trial, &job.attempt);
-            for (attempt, _) in job.pods.others(&ids::submitted_attempt(&job.attempt)) {
+            self.handle.remove_directives(trial, job.attempt());
+            for (attempt, _) in job.pods().others(&ids::submitted_attempt(job.attempt())) {
                 self.handle.remove_directives(trial, &attempt);
             }
             self.handle.departed().remove_trial(trial);
@@ -158,7 +155,7 @@ impl LiveJobs {
     /// Queues a directive for a trial's agent.
     pub(super) fn push_directive(&self, trial: &TrialJobId, body: DirectiveBody) {
         if let Some(job) = self.jobs.get(trial) {
-            self.handle.push_directive(trial, &job.attempt, body);
+            self.handle.push_directive(trial, job.attempt(), body);
         }
     }
 
@@ -167,21 +164,29 @@ impl LiveJobs {
         self.push_directive(trial, DirectiveBody::Stop { reason, grace_ms: None });
     }
 
+    /// Records the start time that a trial's agent reports.
+    pub(super) fn record_start(&mut self, trial: &TrialJobId, started_at_ms: i64) {
+        if let Some(job) = self.jobs.get_mut(trial) {
+            job.record_start(started_at_ms);
+        }
+    }
+
+    /// Records that a trial's agent has reported the end of its command.
+    pub(super) fn record_end(&mut self, trial: &TrialJobId) {
+        if let Some(job) = self.jobs.get_mut(trial) {
+            job.record_end();
+        }
+    }
+
     /// Adds an intermediate result to its trial. Returns the trial if this is its next step and it was not given up.
     pub(super) fn add_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<&Job> {
         let job = self.jobs.get_mut(trial)?;
-        (job.steps.insert(metric) && job.given_up.is_none()).then_some(job)
+        job.add_step(metric).then_some(job)
     }
 
     /// Gives up a trial for the assessor's `reason`. Returns `false` if it was given up before, or is not live.
     pub(super) fn give_up(&mut self, trial: &TrialJobId, reason: &str) -> bool {
-        match self.jobs.get_mut(trial).filter(|job| job.given_up.is_none()) {
-            Some(job) => {
-                job.given_up = Some(reason.to_owned());
-                true
-            }
-            None => false,
-        }
+        self.jobs.get_mut(trial).is_some_and(|job| job.give_up(reason))
     }
 
     fn new_steps(&self) -> Steps {

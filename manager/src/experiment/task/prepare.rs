@@ -127,7 +127,7 @@ async fn handle_missed_events(
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;
-    for trial in task.jobs.find(|job| job.submitted) {
+    for trial in task.jobs.find(Job::is_submitted) {
         let (jobs, recorder, state) = (&mut task.jobs, &mut task.recorder, &task.state);
         task.early_ends.restore(jobs, recorder, state, &trial).await?;
     }
@@ -169,7 +169,7 @@ fn policy(spec: &ExperimentSpec) -> Policy {
 
 /// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
-    for trial in task.jobs.find(|job| job.running_since.is_some() && !job.ended) {
+    for trial in task.jobs.find(|job| job.is_running() && !job.has_ended()) {
         task.rules.send_rules(&trial, &mut task.jobs, &task.advisers, &task.state);
     }
     for trial in task.jobs.find(|_| true) {
@@ -239,10 +239,12 @@ impl ResumedTrials {
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
             let mut job = Job::new(sequence, parameters, row.attempt.clone(), submitted, steps);
-            job.ended = ended;
+            if ended {
+                job.record_end();
+            }
             if let ResumedTrial::Alive { running_for: Some(ran) } = fate {
                 let now = Instant::now();
-                job.running_since = Some(now.checked_sub(ran).unwrap_or(now));
+                job.mark_running(now.checked_sub(ran).unwrap_or(now));
             }
             self.jobs.insert(row.id.clone(), job);
         }

@@ -85,8 +85,8 @@ impl StopRules {
     /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
     pub(super) fn renew_rules(&mut self, jobs: &mut LiveJobs, advisers: &Advisers, state: &State) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
-        let is_due = |job: &Job| is_stale || job.renew_at.is_some_and(|at| now >= at);
-        let due = jobs.iter_mut().filter(|(_, job)| job.running_since.is_some() && is_due(job));
+        let is_due = |job: &Job| is_stale || job.is_renewal_due(now);
+        let due = jobs.iter_mut().filter(|(_, job)| job.is_running() && is_due(job));
         for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
             let rule = self.assessor_rule(job, advisers, other_live_trials(state));
@@ -103,7 +103,7 @@ impl StopRules {
             let when = StopWhen::RunningFor { ms: to_ms(limit) };
             rules.push(StopRule { reason: StopReason::Deadline, lease_ms: None, when });
         }
-        job.renew_at = assessors.as_ref().map(|(_, lease)| Instant::now() + *lease / 2);
+        job.schedule_renewal(assessors.as_ref().map(|(_, lease)| Instant::now() + *lease / 2));
         rules.extend(assessors.map(|(rule, _)| rule));
         if rules.is_empty() {
             return;
@@ -111,14 +111,14 @@ impl StopRules {
         let whole =
             self.limit.map_or(MAX_RULE_LEASE, |limit| limit.saturating_add(TIME_LIMIT_MARGIN));
         let directive = DirectiveBody::StopRules { rules, lease_ms: to_ms(whole) };
-        self.handle.push_directive(trial, &job.attempt, directive);
+        self.handle.push_directive(trial, job.attempt(), directive);
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
     fn assessor_rule(&self, job: &Job, advisers: &Advisers, others: usize) -> Option<LeasedRule> {
         let lease = self.rule_lease()?;
-        let name = job.steps.plain_name()?.to_owned();
-        let Bounds { direction, from, bounds } = advisers.bounds(&job.steps, others)?;
+        let name = job.steps().plain_name()?.to_owned();
+        let Bounds { direction, from, bounds } = advisers.bounds(job.steps(), others)?;
         let from_results = u64::try_from(from).unwrap_or(u64::MAX);
         let when = StopWhen::Best { name, direction: Some(direction), from_results, bounds };
         let rule = StopRule { reason: StopReason::EarlyStop, lease_ms: Some(to_ms(lease)), when };

@@ -6,6 +6,7 @@ use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
 use super::early_ends::EarlyEnds;
+use super::job::Job;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_jobs::LiveJobs;
@@ -102,15 +103,15 @@ impl TrialEffects<'_> {
     ) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
             let job = self.jobs.get(trial);
-            let started_at_ms = job.and_then(|job| job.started_at_ms);
+            let started_at_ms = job.and_then(Job::started_at_ms);
             // If the job's pods report as separate attempts, this is the first record of the pod.
-            (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
+            (trial.clone(), job.map(|job| job.attempt().clone()), started_at_ms)
         });
         self.recorder.record_running(started.collect()).await?;
         for trial in trials {
             self.leases.begin(&trial);
             if let Some(job) = self.jobs.get_mut(&trial) {
-                job.running_since = Some(Instant::now());
+                job.mark_running(Instant::now());
             }
             self.rules.send_rules(&trial, self.jobs, self.advisers, self.state);
             self.announcer.notify(Notice::Running { trial });
@@ -229,16 +230,14 @@ impl TrialEffects<'_> {
             self.leases.end(&trial);
             self.jobs.remove_ended(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
-            if end.state == JobState::EarlyStopped && job.given_up.is_some() {
-                end.message = job.given_up.take();
+            if end.state == JobState::EarlyStopped && job.is_given_up() {
+                end.message = job.take_reason();
             }
-            self.advisers.observe_for_assessor(&trial, end.state, &job.steps);
-            let ran = job.running_since.take().map(|since| since.elapsed());
-            job.renew_at = None;
-            if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
+            self.advisers.observe_for_assessor(&trial, end.state, job.steps());
+            if let Some(ran) = job.end_run().filter(|_| end.state == JobState::Succeeded) {
                 self.rules.record_success(ran);
             }
-            let (sequence, parameters) = (job.sequence, job.parameters.clone());
+            let (sequence, parameters) = (job.sequence(), job.parameters().clone());
             let change = self.ends.trial_change(&trial, &end, self.recorder.now_ms());
             changes.push((trial.clone(), change));
             ended.push(EndedTrial { trial, sequence, parameters, end });
