@@ -12,6 +12,7 @@ use trial_protocol::{AttemptId, Cause, Class, ExperimentId, TrialJobId, Verdict}
 
 use self::completion::TrialCompletion;
 
+pub mod agent_arguments;
 pub mod agent_program;
 pub mod completion;
 pub mod hybrid;

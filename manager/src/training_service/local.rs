@@ -22,9 +22,10 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
-use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
+use super::agent_arguments::{AgentArguments, AgentPath, AgentSettings};
 use super::{
     AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, SubmitError, TrainingService,
     TrialJobSpec,
@@ -73,10 +74,8 @@ pub struct Settings {
     pub code_directory: PathBuf,
     /// An archive that each agent unpacks for its trial. `None`: trials share the code directory.
     pub code_archive: Option<PathBuf>,
-    /// The name of the metric to optimise, if it is configured.
-    pub objective: Option<String>,
-    /// The direction of the search, if the file states it.
-    pub direction: Option<Direction>,
+    /// The settings of the agents.
+    pub agents: AgentSettings,
     /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// Variables of the manager's environment that trials do not inherit.
@@ -172,39 +171,38 @@ impl LocalState {
         Ok(dir)
     }
 
+    /// Returns a path for a trial's agent.
+    fn agent_path(&self, path: AgentPath, trial: &TrialDir) -> Option<PathBuf> {
+        let Settings { dir, ca_file, code_archive, .. } = &self.settings;
+        match path {
+            AgentPath::ManagerUrl => Some(dir.manager_url()),
+            AgentPath::Authority => ca_file.clone(),
+            AgentPath::Token => Some(trial.token()),
+            AgentPath::Output => Some(trial.path().to_owned()),
+            AgentPath::Spool => Some(trial.spool()),
+            AgentPath::Parameters => Some(trial.parameters()),
+            AgentPath::CodeArchive => code_archive.clone(),
+            AgentPath::CodeBase => code_archive.is_some().then(|| dir.code_base()),
+            AgentPath::Log => Some(trial.agent_log()),
+        }
+    }
+
     fn agent_command(&self, job: &TrialJobSpec, dir: &TrialDir) -> Command {
         let mut command = Command::new(&self.settings.agent);
         for name in &self.settings.secret_variables {
             command.env_remove(name);
         }
         command.arg("run");
-        command.args(["--experiment", job.experiment.as_str(), "--trial", job.trial.as_str()]);
-        command.args(["--attempt", job.attempt.as_str(), "--platform", "local"]);
-        command.args(["--sequence", &job.sequence.to_string()]);
-        command.arg("--manager-file").arg(self.settings.dir.manager_url());
-        command.arg("--token-file").arg(dir.token());
-        command.arg("--output-dir").arg(dir.path());
-        // The explicit flag outranks a variable of the user, which could move the spool to where the manager does not
-        // find it.
-        command.arg("--spool-dir").arg(dir.spool());
-        command.arg("--parameters").arg(dir.parameters());
-        command.arg("--log-file").arg(dir.agent_log());
-        if let Some(archive) = &self.settings.code_archive {
-            command.arg("--code-archive").arg(archive);
-            command.arg("--code-base").arg(self.settings.dir.code_base());
-        }
-        if let Some(objective) = &self.settings.objective {
-            command.args(["--objective", objective]);
-        }
-        if let Some(direction) = self.settings.direction {
-            command.args(["--direction", direction.as_str()]);
-        }
-        if let Some(ca_file) = &self.settings.ca_file {
-            command.arg("--ca-file").arg(ca_file);
-        }
-        // The web pages show the growing output. Storing it takes as much disk space again as the files.
-        if std::env::var_os(LOG_COLLECTION_VARIABLE).is_none() {
-            command.args(["--log-collection", "http"]);
+        let arguments = AgentArguments {
+            settings: &self.settings.agents,
+            job,
+            platform: "local",
+            // The web pages show the growing output. Storing it takes as much disk space again as the files.
+            sends_output: std::env::var_os(LOG_COLLECTION_VARIABLE).is_none(),
+        };
+        let path = |path| self.agent_path(path, dir).map(PathBuf::into_os_string);
+        for (flag, value) in arguments.render(|text| text.to_owned().into(), path) {
+            command.arg(flag).arg(value);
         }
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);

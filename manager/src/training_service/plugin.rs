@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
-use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::handshake::{Capabilities, initialize, program, startup_error};
 pub use self::handshake::{Identity, clean_up, probe};
@@ -28,6 +28,7 @@ use self::link::{AskError, Link, Program, StartedProcess};
 use self::parameters::RequestParameters;
 use self::room::RoomCount;
 use self::wire::{AttemptKey, Message};
+use super::agent_arguments::AgentSettings;
 use super::{
     AdoptionResult, FreeRoom, JobNews, JobNewsSender, Output, SubmitError, TrainingService,
     TrialJobSpec,
@@ -89,10 +90,8 @@ pub struct Settings {
     pub agent: PathBuf,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
-    /// The name of the metric to optimise, if it is configured.
-    pub objective: Option<String>,
-    /// The direction of the search, if the file states it.
-    pub direction: Option<Direction>,
+    /// The settings of the agents.
+    pub agents: AgentSettings,
     /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
     /// The base URL of the manager, as trials reach it.

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
-use trial_protocol::{AttemptId, Class, Direction, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::job_protocol::{HelperMessage, JobEndReport, Reply};
 use self::machine_assignment::Assignments;
@@ -32,6 +32,7 @@ use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
 use self::session::MAX_MESSAGE_BYTES;
 use self::ssh::Ssh;
+use super::agent_arguments::AgentSettings;
 use super::{
     AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, JobWait, Output, SubmitError,
     TrainingService, TrialJobSpec,
@@ -87,10 +88,8 @@ pub struct Settings {
     direct: Option<DirectAddress>,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
-    /// The name of the metric to optimise, if it is configured.
-    pub objective: Option<String>,
-    /// The direction of the search, if the file states it.
-    pub direction: Option<Direction>,
+    /// The settings of the agents.
+    pub agents: AgentSettings,
     /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.

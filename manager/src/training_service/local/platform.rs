@@ -9,6 +9,7 @@ use super::gpus::{self, GpuRequest, Gpus};
 use super::{Local, Settings, clean};
 use crate::config::{ExperimentSpec, LocalSpec};
 use crate::training_service::TrainingService;
+use crate::training_service::agent_arguments::AgentSettings;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
@@ -52,8 +53,7 @@ impl CheckedPlatform for CheckedLocal {
             code_archive: self.section.code_snapshot.then(archive),
             dir,
             code_directory: spec.trial_code_directory.clone(),
-            objective: spec.objective.clone(),
-            direction: spec.stated_direction(),
+            agents: AgentSettings::of(spec),
             ca_file,
             secret_variables: spec.secret_variables(),
             secret,

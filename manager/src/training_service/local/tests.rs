@@ -45,8 +45,10 @@ fn test_bed_in(root: Arc<tempfile::TempDir>) -> TestBed {
         dir: ExperimentDir::new(root.path(), &experiment),
         code_directory: root.path().to_owned(),
         code_archive: None,
-        objective: Some("loss".to_owned()),
-        direction: Some(Direction::Minimize),
+        agents: AgentSettings {
+            objective: Some("loss".to_owned()),
+            direction: Some(Direction::Minimize),
+        },
         ca_file: None,
         secret_variables: Vec::new(),
         secret: Arc::new(Secret::load_or_create(&root.path().join("secret")).unwrap()),

@@ -9,6 +9,7 @@ use super::handshake::resources;
 use super::wire::AttemptKey;
 use super::{AGENT_GRACE, Settings};
 use crate::training_service::TrialJobSpec;
+use crate::training_service::agent_arguments::{AgentArguments, AgentPath};
 use crate::util::files::{create_private_folder, write_file};
 
 /// Creates the parameters of the requests, and writes the files that they name.
@@ -66,35 +67,26 @@ impl<'a> RequestParameters<'a> {
 
     /// Returns the agent's arguments. The plugin fills in the paths.
     fn agent_arguments(&self, spec: &TrialJobSpec) -> Vec<Value> {
-        let shared = |name: &str| json!({"in": "shared", "name": name});
-        let job = |name: &str| json!({"in": "job", "name": name});
-        let work = |name: &str| json!({"in": "work", "name": name});
-        let mut args = vec![json!("run")];
-        let mut add_flag = |flag: &str, value: Value| args.extend([json!(flag), value]);
-        add_flag("--experiment", json!(spec.experiment));
-        add_flag("--trial", json!(spec.trial));
-        add_flag("--attempt", json!(spec.attempt));
-        add_flag("--platform", json!("plugin"));
-        add_flag("--sequence", json!(spec.sequence.to_string()));
-        add_flag("--manager-file", shared("manager.url"));
-        add_flag("--token-file", job("token"));
-        add_flag("--output-dir", work(""));
-        add_flag("--spool-dir", work("spool"));
-        add_flag("--parameters", job("parameter.cfg"));
-        add_flag("--code-archive", shared("code.tar.gz"));
-        add_flag("--log-file", work("trialkeeper.log"));
-        add_flag("--log-collection", json!("http"));
-        if let Some(objective) = &self.settings.objective {
-            add_flag("--objective", json!(objective));
-        }
-        if let Some(direction) = self.settings.direction {
-            add_flag("--direction", json!(direction.as_str()));
-        }
-        if self.settings.ca_file.is_some() {
-            add_flag("--ca-file", shared("ca.pem"));
-        }
-        add_flag("--shell", json!(spec.command));
-        args
+        let arguments = AgentArguments {
+            settings: &self.settings.agents,
+            job: spec,
+            platform: "plugin",
+            sends_output: true,
+        };
+        let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));
+        arguments.message(|path| match path {
+            AgentPath::ManagerUrl => place("shared", "manager.url"),
+            AgentPath::Authority => {
+                self.settings.ca_file.as_ref().and_then(|_| place("shared", "ca.pem"))
+            }
+            AgentPath::Token => place("job", "token"),
+            AgentPath::Output => place("work", ""),
+            AgentPath::Spool => place("work", "spool"),
+            AgentPath::Parameters => place("job", "parameter.cfg"),
+            AgentPath::CodeArchive => place("shared", "code.tar.gz"),
+            AgentPath::CodeBase => None,
+            AgentPath::Log => place("work", "trialkeeper.log"),
+        })
     }
 
     /// Renews a job's token and returns the parameters of `adopt`. The old token may have expired while no manager ran.

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::{Identity, Plugin, Settings, clean_up, probe};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::training_service::TrainingService;
+use crate::training_service::agent_arguments::AgentSettings;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
@@ -89,8 +90,7 @@ impl CheckedPlatform for CheckedPlugin {
             dir,
             agent: self.agent,
             gpus_each: spec.trial_gpu_number,
-            objective: spec.objective.clone(),
-            direction: spec.stated_direction(),
+            agents: AgentSettings::of(spec),
             ca_file,
             url,
             secret_variables: spec.secret_variables(),

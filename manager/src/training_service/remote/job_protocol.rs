@@ -8,6 +8,7 @@ use super::machine_assignment::Job;
 use super::manager_tunnel::AUTHORITY_FILE;
 use super::session::{MAX_MESSAGE_BYTES, MachineFacts, ROOM_REQUEST_ID, request_line};
 use super::{Settings, TrialJobSpec};
+use crate::training_service::agent_arguments::{AgentArguments, AgentPath};
 
 /// The code with which a helper refuses a job because another experiment has just taken one of its GPUs.
 const GPU_IN_USE_CODE: i64 = -32011;
@@ -108,32 +109,25 @@ pub(super) fn submit_params(
     spec: &TrialJobSpec,
     key: &Value,
 ) -> Value {
-    let place = |of: &str, name: &str| json!({"in": of, "name": name});
-    let mut args = vec![json!("run")];
-    let mut add_flag = |flag: &str, value: Value| args.extend([json!(flag), value]);
-    add_flag("--experiment", json!(spec.experiment));
-    add_flag("--trial", json!(spec.trial));
-    add_flag("--attempt", json!(spec.attempt));
-    add_flag("--platform", json!("remote"));
-    add_flag("--sequence", json!(spec.sequence.to_string()));
-    add_flag("--manager-file", place("shared", "manager.url"));
-    if settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some()) {
-        add_flag("--ca-file", place("shared", AUTHORITY_FILE));
-    }
-    add_flag("--token-file", place("job", "token"));
-    add_flag("--output-dir", place("job", ""));
-    add_flag("--spool-dir", place("job", "spool"));
-    add_flag("--parameters", place("job", "parameter.cfg"));
-    add_flag("--code-archive", place("shared", ARCHIVE_NAME));
-    add_flag("--log-file", place("job", "agent.log"));
-    add_flag("--log-collection", json!("http"));
-    if let Some(objective) = &settings.objective {
-        add_flag("--objective", json!(objective));
-    }
-    if let Some(direction) = settings.direction {
-        add_flag("--direction", json!(direction.as_str()));
-    }
-    add_flag("--shell", json!(spec.command));
+    let arguments = AgentArguments {
+        settings: &settings.agents,
+        job: spec,
+        platform: "remote",
+        sends_output: true,
+    };
+    let has_authority = settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some());
+    let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));
+    let args = arguments.message(|path| match path {
+        AgentPath::ManagerUrl => place("shared", "manager.url"),
+        AgentPath::Authority => has_authority.then(|| place("shared", AUTHORITY_FILE))?,
+        AgentPath::Token => place("job", "token"),
+        AgentPath::Output => place("job", ""),
+        AgentPath::Spool => place("job", "spool"),
+        AgentPath::Parameters => place("job", "parameter.cfg"),
+        AgentPath::CodeArchive => place("shared", ARCHIVE_NAME),
+        AgentPath::CodeBase => None,
+        AgentPath::Log => place("job", "agent.log"),
+    });
     let mut environment = json!({});
     if let Some(gpus) = &job.gpus {
         let indices: Vec<String> = gpus.iter().map(u64::to_string).collect();

@@ -12,6 +12,7 @@ use super::{Error as RemoteError, Remote, Settings};
 use super::{clean, examine};
 use crate::config::{ExperimentSpec, MachineSpec, RemoteSpec};
 use crate::training_service::TrainingService;
+use crate::training_service::agent_arguments::AgentSettings;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
@@ -89,8 +90,7 @@ impl CheckedPlatform for CheckedRemote {
             max_absence: self.max_absence,
             direct,
             gpus_each: spec.trial_gpu_number,
-            objective: spec.objective.clone(),
-            direction: spec.stated_direction(),
+            agents: AgentSettings::of(spec),
             secret,
             events,
         };
