@@ -10,11 +10,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
-use trial_protocol::{AttemptId, Direction, ExperimentId, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::cache::CachedFiles;
 use crate::config::kubernetes::{KubernetesSpec, is_framework_name};
 use crate::search::search_space::Parameters;
+use crate::training_service::agent_arguments::AgentSettings;
 use crate::training_service::kubernetes::shared_disk::{SharedDisk, azure_secret_data};
 use crate::training_service::{Token, TrialJobSpec};
 
@@ -36,10 +37,8 @@ pub struct WorkloadSettings {
     pub namespace: String,
     /// The name of the trial's container if the template gives none.
     pub container_name: &'static str,
-    /// The name of the metric to optimise, if it is configured.
-    pub objective: Option<String>,
-    /// The direction of the search, if the file states it.
-    pub direction: Option<Direction>,
+    /// The settings of the agents.
+    pub agents: AgentSettings,
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
     /// The disk that trials share, if there is one.

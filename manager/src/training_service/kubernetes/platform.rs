@@ -17,6 +17,7 @@ use super::workload::workload;
 use super::{KubernetesService, Settings, azure_key, cleanup, manifest, preflight};
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
 use crate::training_service::TrainingService;
+use crate::training_service::agent_arguments::AgentSettings;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext, UnavailableError,
@@ -169,8 +170,7 @@ impl CheckedPlatform for CheckedCluster {
             context.ca_file.as_deref().map(|path| read_file("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::WorkloadSettings {
-            objective: context.spec.objective.clone(),
-            direction: context.spec.stated_direction(),
+            agents: AgentSettings::of(context.spec),
             has_ca: ca_pem.is_some(),
             cached_files: cached_files(&section, agent, context.dir.code_archive()).await?,
             ..workload_settings(context.id, &section, &cluster)
@@ -299,8 +299,7 @@ fn workload_settings(
         experiment: id.clone(),
         namespace: cluster.namespace().to_owned(),
         container_name: workload(spec.workload).container_name(),
-        objective: None,
-        direction: None,
+        agents: AgentSettings::default(),
         has_ca: false,
         cached_files: None,
         spec: spec.clone(),

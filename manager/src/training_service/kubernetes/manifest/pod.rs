@@ -10,6 +10,7 @@ use super::{
 use crate::config::kubernetes::{AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
+use crate::training_service::agent_arguments::{AgentArguments, AgentPath};
 use crate::training_service::kubernetes::shared_disk::{self, SharedDisk};
 
 /// The sum of the agent's own time limits (20 s for the trial, 2 s for its output, 5 s for delivery) and a margin.
@@ -377,23 +378,36 @@ fn set_resources(container: &mut Value, role: &RoleSpec) {
     }
 }
 
-/// Returns the variables of every container with an agent.
-fn common_variables(
-    common: &WorkloadSettings,
-    job: &TrialJobSpec,
-    grace: u64,
-) -> Vec<(&'static str, String)> {
+/// Returns the settings of a job's agent as variables.
+fn agent_variables(common: &WorkloadSettings, job: &TrialJobSpec) -> Vec<(String, String)> {
     let spec = &common.spec;
+    let arguments = AgentArguments {
+        settings: &common.agents,
+        job,
+        platform: spec.workload.platform(),
+        sends_output: true,
+    };
+    let path = |path| match path {
+        AgentPath::ManagerUrl => Some(format!("{ACCESS_FOLDER}/manager.url")),
+        AgentPath::Authority => common.has_ca.then(|| format!("{ACCESS_FOLDER}/ca.pem")),
+        AgentPath::Token => Some(token_file(spec)),
+        AgentPath::Output => Some(format!("{POD_FOLDER}/run")),
+        // The spool and the log are in the folder of the output, and variables name the files that the agent fetches.
+        AgentPath::Spool
+        | AgentPath::Parameters
+        | AgentPath::CodeArchive
+        | AgentPath::CodeBase
+        | AgentPath::Log => None,
+    };
+    let variable =
+        |flag: &str| flag.replacen("--", "TRIALKEEPER_", 1).replace('-', "_").to_uppercase();
+    let arguments = arguments.render(str::to_owned, path).into_iter();
+    arguments.map(|(flag, value)| (variable(flag), value)).collect()
+}
+
+/// Returns the limits of every agent, and the variables of its user.
+fn common_variables(grace: u64) -> Vec<(&'static str, String)> {
     vec![
-        ("TRIALKEEPER_EXPERIMENT", job.experiment.to_string()),
-        ("TRIALKEEPER_TRIAL", job.trial.to_string()),
-        ("TRIALKEEPER_ATTEMPT", job.attempt.to_string()),
-        ("TRIALKEEPER_SEQUENCE", job.sequence.to_string()),
-        ("TRIALKEEPER_PLATFORM", spec.workload.platform().to_owned()),
-        ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS_FOLDER}/manager.url")),
-        ("TRIALKEEPER_TOKEN_FILE", token_file(spec)),
-        ("TRIALKEEPER_OUTPUT_DIR", format!("{POD_FOLDER}/run")),
-        ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
         ("TRIALKEEPER_FLUSH", FLUSH_TIMEOUT.to_owned()),
         ("TRIALKEEPER_GRACE", format!("{}s", grace - AGENT_END_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
@@ -414,18 +428,9 @@ fn set_environment(
     grace: u64,
 ) {
     let spec = &common.spec;
-    let mut variables = common_variables(common, job, grace);
+    let mut variables = common_variables(grace);
     if common.shared_disk.is_none() {
         variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
-    }
-    if common.has_ca {
-        variables.push(("TRIALKEEPER_CA_FILE", format!("{ACCESS_FOLDER}/ca.pem")));
-    }
-    if let Some(objective) = &common.objective {
-        variables.push(("TRIALKEEPER_OBJECTIVE", objective.clone()));
-    }
-    if let Some(direction) = common.direction {
-        variables.push(("TRIALKEEPER_DIRECTION", direction.as_str().to_owned()));
     }
     let record = job.parameter_record.to_string();
     let inline = record.len() <= MAX_INLINE_BYTES;
@@ -456,14 +461,16 @@ fn set_environment(
         variables.push(("NVIDIA_VISIBLE_DEVICES", "void".to_owned()));
         variables.push(("CUDA_VISIBLE_DEVICES", String::new()));
     }
+    merge_environment(container, agent_variables(common, job));
     merge_environment(container, variables);
 }
 
 /// Adds `variables` to the container's environment from the template.
-fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
+fn merge_environment<N: AsRef<str>>(container: &mut Value, variables: Vec<(N, String)>) {
     let has = |known: &Value, name: &str| known["name"] == name;
     let mut whole = container["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in variables {
+        let name = name.as_ref();
         // Only the template's values for the home, the GPUs and the agent's limits take precedence.
         if whole.iter().any(|known| has(known, name)) {
             if !name.starts_with("TRIALKEEPER_") || LIMIT_VARIABLES.contains(&name) {
