@@ -27,9 +27,9 @@ mod budget;
 mod events;
 mod reruns;
 
-/// A trial that has not ended.
+/// The state of a trial that has not ended.
 #[derive(Debug)]
-struct LiveTrial {
+struct TrialProgress {
     parameter_id: Option<u64>,
     running_since: Option<Duration>,
     intent: Option<StopReason>,
@@ -51,7 +51,7 @@ enum DurationLimit {
 pub struct State {
     limits: Limits,
     phase: ExperimentState,
-    live: HashMap<TrialJobId, LiveTrial>,
+    live: HashMap<TrialJobId, TrialProgress>,
     reruns: Reruns,
     /// The user's own trials whose results the tuner has still to learn.
     user_trials: HashSet<TrialJobId>,
@@ -110,7 +110,7 @@ impl State {
             match known.fate {
                 ResumedTrial::Ended => {}
                 ResumedTrial::Alive { running_for } => {
-                    let live = LiveTrial {
+                    let live = TrialProgress {
                         parameter_id: known.parameter_id,
                         running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
                         intent: known.intent,
@@ -370,7 +370,7 @@ impl State {
             {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
-                let live = LiveTrial {
+                let live = TrialProgress {
                     parameter_id: Some(parameter_id),
                     running_since: None,
                     intent: None,
@@ -457,7 +457,7 @@ impl State {
     fn replace_attempt(
         &mut self,
         trial: TrialJobId,
-        live: &LiveTrial,
+        live: &TrialProgress,
         job_end: &JobEnd,
         effects: &mut Vec<Effect>,
     ) {
@@ -470,7 +470,7 @@ impl State {
     /// started.
     fn record_unstarted(
         &mut self,
-        live: &LiveTrial,
+        live: &TrialProgress,
         verdict: Option<&Verdict>,
         state: JobState,
         why: &str,
@@ -544,8 +544,9 @@ impl State {
     fn enforce_deadlines(&mut self, effects: &mut Vec<Effect>) {
         if let Some(limit) = self.limits.trial_duration {
             let elapsed = self.elapsed;
-            let over =
-                |live: &LiveTrial| live.running_since.is_some_and(|since| elapsed >= since + limit);
+            let over = |live: &TrialProgress| {
+                live.running_since.is_some_and(|since| elapsed >= since + limit)
+            };
             let mut late: Vec<_> =
                 self.live.iter().filter(|(_, live)| over(live)).map(|(id, _)| id.clone()).collect();
             late.sort();
@@ -581,7 +582,7 @@ impl State {
         let may_repeat = !self.is_time_over() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
             let Some(Rerun { trial, parameter_id }) = self.reruns.pop() else { break };
-            let live = LiveTrial { parameter_id, running_since: None, intent: None };
+            let live = TrialProgress { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
             effects.push(Effect::Relaunch { trial });
         }

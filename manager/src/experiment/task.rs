@@ -3,7 +3,7 @@
 //!
 //! Its parts have private fields. The [`Recorder`] writes the store, the [`JobLauncher`] submits jobs, and the
 //! [`LeaseMonitor`] watches agents. [`StopRules`] hands them their rules, and the [`Announcer`] informs users.
-//! [`LiveJobs`] has the trials that have not ended, and [`TrialEnds`] and [`EarlyEnds`] have the ends of others. The
+//! [`LiveTrials`] has the trials that have not ended, and [`TrialEnds`] and [`EarlyEnds`] have the ends of others. The
 //! [`CommandHandler`] checks the commands of users, and [`TrialEffects`] performs the effects that concern trials.
 
 mod announcer;
@@ -12,10 +12,10 @@ mod command;
 mod dependencies;
 mod early_ends;
 mod inbox;
-mod job;
 mod launcher;
 mod lease_monitor;
-mod live_jobs;
+mod live_trial;
+mod live_trials;
 mod new_trials;
 mod prepare;
 mod recorder;
@@ -40,10 +40,10 @@ use self::command::{CheckedCommand, CommandHandler};
 pub use self::dependencies::Dependencies;
 use self::early_ends::EarlyEnds;
 pub use self::inbox::Inbox;
-use self::job::Job;
 use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
-use self::live_jobs::LiveJobs;
+use self::live_trial::LiveTrial;
+use self::live_trials::LiveTrials;
 use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
@@ -85,7 +85,7 @@ struct ExperimentTask {
     /// News from the training service.
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
-    jobs: LiveJobs,
+    jobs: LiveTrials,
     ends: TrialEnds,
     early_ends: EarlyEnds,
     time: RunningTime,
@@ -192,7 +192,7 @@ impl ExperimentTask {
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.jobs.adopt_first_pod(trial, attempt, self.state.intent(trial));
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
-            let is_current = |job: &Job| job.attempt() == attempt && !job.is_requeued();
+            let is_current = |job: &LiveTrial| job.attempt() == attempt && !job.is_requeued();
             if let Some(started) = started
                 && self.jobs.get(trial).is_some_and(is_current)
                 && !self.state.is_running(trial)
@@ -462,7 +462,7 @@ impl ExperimentTask {
 
     /// Returns the trial, and the latest attempt that its agent reported for.
     fn attempt_of(&self, event: &JobEndEvent) -> (TrialJobId, AttemptId) {
-        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, Job::attempt);
+        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, LiveTrial::attempt);
         (event.trial.clone(), attempt.clone())
     }
 

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tracing::error;
 use trial_protocol::{Direction, TrialJobId};
 
-use super::job::Job;
-use super::live_jobs::LiveJobs;
+use super::live_trial::LiveTrial;
+use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
 use crate::experiment::notice::Notice;
@@ -77,7 +77,7 @@ impl Announcer {
     /// Records and reports why jobs wait.
     pub(super) async fn record_waits(
         &self,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         recorder: &mut Recorder,
         news: Vec<JobWait>,
     ) -> Result<(), store::Error> {
@@ -85,7 +85,7 @@ impl Announcer {
         for JobWait { trial, attempt, why } in news {
             let job = jobs.get(&trial).filter(|_| jobs.is_current_submission(&trial, &attempt));
             // News of other attempts is outdated: the task gave them up before.
-            let Some(sequence) = job.map(Job::sequence) else { continue };
+            let Some(sequence) = job.map(LiveTrial::sequence) else { continue };
             // The agent may have started the command meanwhile, which makes the reason obsolete.
             let row = recorder.trial(&trial).await?;
             if row.is_some_and(|row| row.state == JobState::Waiting) {

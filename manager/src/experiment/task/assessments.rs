@@ -3,8 +3,8 @@
 use tracing::info;
 use trial_protocol::{Metric, StopReason, TrialJobId};
 
-use super::job::Job;
-use super::live_jobs::LiveJobs;
+use super::live_trial::LiveTrial;
+use super::live_trials::LiveTrials;
 use super::stop_rules::StopRules;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::state;
@@ -12,7 +12,7 @@ use crate::search::assessor::Assessment;
 
 /// Presents a trial's next step to the assessor. Returns the stop of a trial that the assessor judges bad.
 pub(super) fn assess_step(
-    jobs: &mut LiveJobs,
+    jobs: &mut LiveTrials,
     advisers: &mut Advisers,
     rules: &mut StopRules,
     trial: &TrialJobId,
@@ -35,10 +35,10 @@ pub(super) fn assess_step(
 /// Lets the assessor judge the running trials by the steps in the store, and returns the stops. Steps that agents
 /// delivered before this manager read the store cause no event. The last of them may be a reason to stop its trial.
 pub(super) fn assess_stored_steps(
-    jobs: &mut LiveJobs,
+    jobs: &mut LiveTrials,
     advisers: &mut Advisers,
 ) -> Vec<state::Event> {
-    let runs = |job: &Job| job.is_submitted() && !job.has_ended() && !job.is_given_up();
+    let runs = |job: &LiveTrial| job.is_submitted() && !job.has_ended() && !job.is_given_up();
     let mut stops = Vec::new();
     for trial in jobs.find(runs) {
         if let Some(job) = jobs.get(&trial).filter(|job| !job.steps().history().is_empty())
@@ -52,7 +52,7 @@ pub(super) fn assess_stored_steps(
 
 /// Gives up a trial for the assessor's `reason`, and returns its stop.
 pub(super) fn give_up(
-    jobs: &mut LiveJobs,
+    jobs: &mut LiveTrials,
     trial: &TrialJobId,
     reason: &str,
 ) -> Option<state::Event> {

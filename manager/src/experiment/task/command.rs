@@ -9,7 +9,7 @@ use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
 use super::launcher::JobLauncher;
-use super::live_jobs::LiveJobs;
+use super::live_trials::LiveTrials;
 use super::new_trials::complete_point;
 use super::prepare;
 use super::recorder::Recorder;
@@ -29,7 +29,7 @@ pub(super) struct CommandHandler<'a> {
     pub(super) spec: &'a mut ExperimentSpec,
     pub(super) recorder: &'a Recorder,
     pub(super) launcher: &'a mut JobLauncher,
-    pub(super) jobs: &'a mut LiveJobs,
+    pub(super) jobs: &'a mut LiveTrials,
     pub(super) state: &'a State,
     pub(super) advisers: &'a mut Advisers,
     pub(super) announcer: &'a Announcer,

@@ -8,7 +8,7 @@ use trial_protocol::{
     AttemptId, DirectiveBody, Report, ReportBody, StopReason, TrialJobId, Verdict,
 };
 
-use super::live_jobs::LiveJobs;
+use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use crate::experiment::ExperimentHandle;
 use crate::experiment::pod_ends::DecidedEnd;
@@ -40,7 +40,7 @@ impl EarlyEnds {
     /// Handles the reports of a pod whose metrics are not the trial's.
     pub(super) fn handle_reports_of_other_pod(
         &mut self,
-        jobs: &mut LiveJobs,
+        jobs: &mut LiveTrials,
         trial: &TrialJobId,
         pod: ids::OtherPod,
         fresh: &[Report],
@@ -65,7 +65,7 @@ impl EarlyEnds {
     }
 
     /// Asks the agents of a decided trial's pods to end their commands, as the job's controller will do.
-    fn stop_decided(&self, jobs: &LiveJobs, trial: &TrialJobId) {
+    fn stop_decided(&self, jobs: &LiveTrials, trial: &TrialJobId) {
         let Some(job) = jobs.get(trial).filter(|job| job.is_decided()) else { return };
         let completion = self.service.completion(trial);
         let runs_main =
@@ -82,7 +82,7 @@ impl EarlyEnds {
     /// Records that the command of the main pod has ended.
     pub(super) fn record_main_end(
         &mut self,
-        jobs: &mut LiveJobs,
+        jobs: &mut LiveTrials,
         trial: &TrialJobId,
         verdict: &Verdict,
     ) {
@@ -93,7 +93,7 @@ impl EarlyEnds {
 
     fn record_pod_end(
         &mut self,
-        jobs: &mut LiveJobs,
+        jobs: &mut LiveTrials,
         trial: &TrialJobId,
         place: PodPlace,
         verdict: &Verdict,
@@ -105,7 +105,7 @@ impl EarlyEnds {
     }
 
     /// Forgets the end of the main pod's command, because another pod has its place.
-    pub(super) fn forget_main_end(&self, jobs: &mut LiveJobs, trial: &TrialJobId) {
+    pub(super) fn forget_main_end(&self, jobs: &mut LiveTrials, trial: &TrialJobId) {
         let completion = self.service.completion(trial);
         if let Some((job, completion)) = jobs.get_mut(trial).zip(completion) {
             job.pods_mut().remove(&completion.main);
@@ -115,7 +115,7 @@ impl EarlyEnds {
     /// Returns the end of a trial that its agents' verdicts decide.
     fn decided_end(
         &self,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         trial: &TrialJobId,
     ) -> Option<(DecidedEnd, TrialCompletion)> {
         let completion = self.service.completion(trial)?;
@@ -123,7 +123,7 @@ impl EarlyEnds {
     }
 
     /// Remembers a trial whose end its agents' verdicts decide.
-    fn note_decided_end(&mut self, jobs: &mut LiveJobs, trial: &TrialJobId) {
+    fn note_decided_end(&mut self, jobs: &mut LiveTrials, trial: &TrialJobId) {
         let decided = self.decided_end(jobs, trial).map(|(decided, _)| decided);
         let Some(job) = jobs.get_mut(trial) else { return };
         match decided {
@@ -145,7 +145,7 @@ impl EarlyEnds {
     /// Returns the ends of the trials with final verdicts, and forgets them.
     pub(super) async fn take_final_ends(
         &mut self,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         state: &State,
     ) -> Vec<JobEndEvent> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
@@ -164,7 +164,7 @@ impl EarlyEnds {
     /// Returns the end of a trial, unless it must wait for its job.
     async fn hand_over(
         &self,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         state: &State,
         trial: &TrialJobId,
         attempt: AttemptId,
@@ -181,7 +181,7 @@ impl EarlyEnds {
 
     /// Ends the jobs whose trials were decided long ago while some of their pods run. Their controller is down, or the
     /// pods do not end.
-    pub(super) async fn finish_decided_jobs(&self, jobs: &mut LiveJobs, state: &State) {
+    pub(super) async fn finish_decided_jobs(&self, jobs: &mut LiveTrials, state: &State) {
         let mut due = Vec::new();
         for (trial, job) in jobs.iter_mut() {
             if job.begin_finishing(LINGER_TIME) {
@@ -196,7 +196,7 @@ impl EarlyEnds {
 
     /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods'
     /// agents explain the end.
-    pub(super) fn explain_by_pods(&self, jobs: &LiveJobs, event: JobEndEvent) -> JobEndEvent {
+    pub(super) fn explain_by_pods(&self, jobs: &LiveTrials, event: JobEndEvent) -> JobEndEvent {
         let job = jobs.get(&event.trial).filter(|job| job.is_decided());
         if event.disruption.is_some() || event.succeeded {
             return event;
@@ -213,7 +213,7 @@ impl EarlyEnds {
     /// Restores the ends of the commands of a live trial's pods from the store.
     pub(super) async fn restore(
         &mut self,
-        jobs: &mut LiveJobs,
+        jobs: &mut LiveTrials,
         recorder: &mut Recorder,
         state: &State,
         trial: &TrialJobId,

@@ -7,7 +7,7 @@ use tracing::warn;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::inbox::Inbox;
-use super::job::Job;
+use super::live_trial::LiveTrial;
 use super::transient_errors::TransientError as _;
 use crate::config::render_command;
 use crate::experiment::code_recorder::CodeRecorder;
@@ -71,7 +71,7 @@ impl JobLauncher {
         &self,
         inbox: &mut Inbox,
         trial: &TrialJobId,
-        job: &mut Job,
+        job: &mut LiveTrial,
         parameter_id: Option<u64>,
     ) -> Vec<state::Event> {
         job.mark_submitted();
@@ -93,7 +93,12 @@ impl JobLauncher {
         stop.into_iter().chain([gone]).collect()
     }
 
-    fn job_spec(&self, trial: &TrialJobId, job: &Job, parameter_id: Option<u64>) -> TrialJobSpec {
+    fn job_spec(
+        &self,
+        trial: &TrialJobId,
+        job: &LiveTrial,
+        parameter_id: Option<u64>,
+    ) -> TrialJobSpec {
         let none = Parameters::new();
         let parameters = job.parameters().as_object().unwrap_or(&none);
         let token = self.secret.trial_token(&self.experiment, trial, self.secret.now_ms());

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use trial_protocol::TrialJobId;
 
 use super::announcer::Announcer;
-use super::live_jobs::LiveJobs;
+use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use crate::experiment::lease::Leases;
 use crate::experiment::notice::Notice;
@@ -58,7 +58,7 @@ impl LeaseMonitor {
     pub(super) async fn record_renewal(
         &mut self,
         trial: &TrialJobId,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         recorder: &mut Recorder,
         announcer: &Announcer,
     ) -> Result<(), store::Error> {
@@ -74,7 +74,7 @@ impl LeaseMonitor {
     /// Records the trials whose leases have expired.
     pub(super) async fn check(
         &mut self,
-        jobs: &LiveJobs,
+        jobs: &LiveTrials,
         service: &Arc<dyn TrainingService>,
         recorder: &mut Recorder,
         announcer: &Announcer,

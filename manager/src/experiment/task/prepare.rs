@@ -13,13 +13,13 @@ use super::announcer::Announcer;
 use super::early_ends::EarlyEnds;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
-use super::live_jobs::LiveJobs;
+use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
 use super::transient_errors::WriteWatch;
 use super::trial_ends::TrialEnds;
-use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
+use super::{Dependencies, ExperimentTask, LiveTrial, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::ending;
 use crate::experiment::lease::Leases;
@@ -83,7 +83,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         ),
         leases,
         announcer,
-        jobs: LiveJobs::new(jobs, deps.handle.clone(), deps.spec.objective.clone()),
+        jobs: LiveTrials::new(jobs, deps.handle.clone(), deps.spec.objective.clone()),
         advisers: deps.advisers,
         handle: deps.handle,
         job_news: deps.jobs,
@@ -127,7 +127,7 @@ async fn handle_missed_events(
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;
-    for trial in task.jobs.find(Job::is_submitted) {
+    for trial in task.jobs.find(LiveTrial::is_submitted) {
         let (jobs, recorder, state) = (&mut task.jobs, &mut task.recorder, &task.state);
         task.early_ends.restore(jobs, recorder, state, &trial).await?;
     }
@@ -189,7 +189,7 @@ type SuccessfulTrial = (TrialJobId, u64, Value, Option<MetricValue>);
 
 /// The trials of an earlier manager, as the task takes them over.
 struct ResumedTrials {
-    jobs: HashMap<TrialJobId, Job>,
+    jobs: HashMap<TrialJobId, LiveTrial>,
     known: Vec<StoredTrial>,
     /// The stored starts that the earlier manager did not handle before it died.
     starts: Vec<TaskEvent>,
@@ -238,7 +238,8 @@ impl ResumedTrials {
             let submitted = fate != ResumedTrial::RunAgain || row.state != JobState::Waiting;
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
-            let mut job = Job::new(sequence, parameters, row.attempt.clone(), submitted, steps);
+            let mut job =
+                LiveTrial::new(sequence, parameters, row.attempt.clone(), submitted, steps);
             if ended {
                 job.record_end();
             }

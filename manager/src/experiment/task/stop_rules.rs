@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use trial_protocol::{DirectiveBody, StopReason, StopRule, StopWhen, TrialJobId};
 
-use super::job::Job;
-use super::live_jobs::LiveJobs;
+use super::live_trial::LiveTrial;
+use super::live_trials::LiveTrials;
 use crate::experiment::ExperimentHandle;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::state::State;
@@ -68,7 +68,7 @@ impl StopRules {
     pub(super) fn send_rules(
         &self,
         trial: &TrialJobId,
-        jobs: &mut LiveJobs,
+        jobs: &mut LiveTrials,
         advisers: &Advisers,
         state: &State,
     ) {
@@ -83,9 +83,14 @@ impl StopRules {
     }
 
     /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
-    pub(super) fn renew_rules(&mut self, jobs: &mut LiveJobs, advisers: &Advisers, state: &State) {
+    pub(super) fn renew_rules(
+        &mut self,
+        jobs: &mut LiveTrials,
+        advisers: &Advisers,
+        state: &State,
+    ) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
-        let is_due = |job: &Job| is_stale || job.is_renewal_due(now);
+        let is_due = |job: &LiveTrial| is_stale || job.is_renewal_due(now);
         let due = jobs.iter_mut().filter(|(_, job)| job.is_running() && is_due(job));
         for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
@@ -97,7 +102,7 @@ impl StopRules {
     }
 
     /// Sends a trial's agent the trial's time limit, and a rule of the assessor.
-    fn push_rules(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
+    fn push_rules(&self, trial: &TrialJobId, job: &mut LiveTrial, assessors: Option<LeasedRule>) {
         let mut rules = Vec::new();
         if let Some(limit) = self.limit {
             let when = StopWhen::RunningFor { ms: to_ms(limit) };
@@ -115,7 +120,12 @@ impl StopRules {
     }
 
     /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
-    fn assessor_rule(&self, job: &Job, advisers: &Advisers, others: usize) -> Option<LeasedRule> {
+    fn assessor_rule(
+        &self,
+        job: &LiveTrial,
+        advisers: &Advisers,
+        others: usize,
+    ) -> Option<LeasedRule> {
         let lease = self.rule_lease()?;
         let name = job.steps().plain_name()?.to_owned();
         let Bounds { direction, from, bounds } = advisers.bounds(job.steps(), others)?;

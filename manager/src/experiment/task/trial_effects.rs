@@ -6,10 +6,10 @@ use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
 use super::early_ends::EarlyEnds;
-use super::job::Job;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
-use super::live_jobs::LiveJobs;
+use super::live_trial::LiveTrial;
+use super::live_trials::LiveTrials;
 use super::new_trials;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
@@ -33,7 +33,7 @@ pub(super) struct TrialEffects<'a> {
     pub(super) rules: &'a mut StopRules,
     pub(super) announcer: &'a mut Announcer,
     pub(super) advisers: &'a mut Advisers,
-    pub(super) jobs: &'a mut LiveJobs,
+    pub(super) jobs: &'a mut LiveTrials,
     pub(super) ends: &'a mut TrialEnds,
     pub(super) early_ends: &'a mut EarlyEnds,
 }
@@ -103,7 +103,7 @@ impl TrialEffects<'_> {
     ) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
             let job = self.jobs.get(trial);
-            let started_at_ms = job.and_then(Job::started_at_ms);
+            let started_at_ms = job.and_then(LiveTrial::started_at_ms);
             // If the job's pods report as separate attempts, this is the first record of the pod.
             (trial.clone(), job.map(|job| job.attempt().clone()), started_at_ms)
         });

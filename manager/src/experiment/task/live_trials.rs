@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use trial_protocol::{AttemptId, DirectiveBody, Metric, StopReason, TrialJobId};
 
-use super::job::Job;
+use super::live_trial::LiveTrial;
 use crate::experiment::ExperimentHandle;
 use crate::experiment::result::Steps;
 use crate::search::search_space::Parameters;
@@ -14,18 +14,18 @@ use crate::store::NewTrial;
 use crate::util::ids;
 
 /// The live trials of an experiment.
-pub(super) struct LiveJobs {
-    jobs: HashMap<TrialJobId, Job>,
+pub(super) struct LiveTrials {
+    jobs: HashMap<TrialJobId, LiveTrial>,
     /// Queues directives for agents.
     handle: ExperimentHandle,
     /// The metric whose intermediate results count. `None`: the first one that is reported.
     objective: Option<String>,
 }
 
-impl LiveJobs {
+impl LiveTrials {
     /// Returns live trials whose agents receive directives through `handle`.
     pub(super) fn new(
-        jobs: HashMap<TrialJobId, Job>,
+        jobs: HashMap<TrialJobId, LiveTrial>,
         handle: ExperimentHandle,
         objective: Option<String>,
     ) -> Self {
@@ -33,29 +33,29 @@ impl LiveJobs {
     }
 
     /// Returns a live trial.
-    pub(super) fn get(&self, trial: &TrialJobId) -> Option<&Job> {
+    pub(super) fn get(&self, trial: &TrialJobId) -> Option<&LiveTrial> {
         self.jobs.get(trial)
     }
 
     /// Returns a live trial, to change it.
-    pub(super) fn get_mut(&mut self, trial: &TrialJobId) -> Option<&mut Job> {
+    pub(super) fn get_mut(&mut self, trial: &TrialJobId) -> Option<&mut LiveTrial> {
         self.jobs.get_mut(trial)
     }
 
     /// Returns the live trials for which `is_wanted` returns `true`.
-    pub(super) fn find(&self, is_wanted: impl Fn(&Job) -> bool) -> Vec<TrialJobId> {
+    pub(super) fn find(&self, is_wanted: impl Fn(&LiveTrial) -> bool) -> Vec<TrialJobId> {
         let found = self.jobs.iter().filter(|(_, job)| is_wanted(job));
         found.map(|(trial, _)| trial.clone()).collect()
     }
 
     /// Returns all live trials, to change them.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&TrialJobId, &mut Job)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&TrialJobId, &mut LiveTrial)> {
         self.jobs.iter_mut()
     }
 
     /// Returns a trial's position in the experiment.
     pub(super) fn sequence(&self, trial: &TrialJobId) -> u64 {
-        self.jobs.get(trial).map_or(0, Job::sequence)
+        self.jobs.get(trial).map_or(0, LiveTrial::sequence)
     }
 
     /// Returns a trial's parameters.
@@ -83,7 +83,7 @@ impl LiveJobs {
         attempt: AttemptId,
         submitted: bool,
     ) {
-        let job = Job::new(sequence, parameters, attempt, submitted, self.new_steps());
+        let job = LiveTrial::new(sequence, parameters, attempt, submitted, self.new_steps());
         self.jobs.insert(trial, job);
     }
 
@@ -179,7 +179,7 @@ impl LiveJobs {
     }
 
     /// Adds an intermediate result to its trial. Returns the trial if this is its next step and it was not given up.
-    pub(super) fn add_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<&Job> {
+    pub(super) fn add_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<&LiveTrial> {
         let job = self.jobs.get_mut(trial)?;
         job.add_step(metric).then_some(job)
     }

@@ -11,7 +11,7 @@ use crate::experiment::result::Steps;
 use crate::util::ids;
 
 /// A trial that has not ended.
-pub(super) struct Job {
+pub(super) struct LiveTrial {
     /// The trial's position in the experiment, from 0.
     sequence: u64,
     /// The trial's parameters.
@@ -48,7 +48,7 @@ struct Decision {
     is_finishing: bool,
 }
 
-impl Job {
+impl LiveTrial {
     /// Returns a trial whose attempt does not run.
     pub(super) fn new(
         sequence: u64,
