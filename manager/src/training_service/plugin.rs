@@ -23,7 +23,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::handshake::{Capabilities, initialize, program, startup_error};
 pub use self::handshake::{Identity, clean_up, probe};
-use self::job::{Job, JobMessage};
+use self::job::{JobMessage, PluginJob};
 use self::link::{AskError, Link, Program, StartedProcess};
 use self::parameters::RequestParameters;
 use self::room::RoomCount;
@@ -438,7 +438,7 @@ impl PluginState {
         let may_exist = spec.is_none();
         let pending = spec.as_ref().map(|_| self.room_count.add_pending());
         let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
-        let job = Job {
+        let job = PluginJob {
             shared: Arc::clone(self),
             key,
             spec,

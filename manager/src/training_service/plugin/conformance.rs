@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use self::harness::Harness;
-use self::job::Job;
+use self::job::ConformanceJob;
 use super::Error;
 use super::wire::{GoneReason, Remedy};
 use crate::config::PluginSpec;
@@ -397,7 +397,7 @@ async fn check_clean_up(harness: &mut Harness) -> Result<Option<&'static str>, S
 
 async fn check_many_jobs(harness: &mut Harness) -> Result<(), String> {
     harness.open().await?;
-    let jobs: Vec<Job> = (0..MANY_JOBS).map(|_| harness.new_job("true")).collect();
+    let jobs: Vec<ConformanceJob> = (0..MANY_JOBS).map(|_| harness.new_job("true")).collect();
     let submits = jobs.iter().map(|job| harness.submit(job));
     for submitted in futures_util::future::join_all(submits).await {
         submitted?;

@@ -44,7 +44,7 @@ pub(super) enum JobMessage {
 }
 
 /// A job, and the requests that were made for it.
-pub(super) struct Job {
+pub(super) struct PluginJob {
     pub(super) shared: Arc<PluginState>,
     pub(super) key: AttemptKey,
     /// The submission. `None`: an earlier manager submitted the job, or its agent has reported.
@@ -74,7 +74,7 @@ enum StartResult {
     Lost,
 }
 
-impl Job {
+impl PluginJob {
     /// Follows the job to its end. `None`: it was withdrawn, or the experiment ends first.
     pub(super) async fn run(mut self) -> Option<JobEndEvent> {
         loop {

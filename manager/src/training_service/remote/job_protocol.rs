@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use super::code_cache::ARCHIVE_NAME;
-use super::machine_assignment::Job;
+use super::machine_assignment::AssignedJob;
 use super::manager_tunnel::AUTHORITY_FILE;
 use super::session::{MAX_MESSAGE_BYTES, MachineFacts, ROOM_REQUEST_ID, request_line};
 use super::{Settings, TrialJobSpec};
@@ -105,7 +105,7 @@ pub(super) fn adopt_params(key: &Value, token: &str) -> Value {
 /// Returns the parameters of `submit`.
 pub(super) fn submit_params(
     settings: &Settings,
-    job: &Job,
+    job: &AssignedJob,
     spec: &TrialJobSpec,
     key: &Value,
 ) -> Value {

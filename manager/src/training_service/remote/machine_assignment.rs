@@ -27,7 +27,7 @@ const STOP_ABSENCE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Assignments {
     /// The jobs on machines.
-    pub(super) jobs: HashMap<TrialJobId, Job>,
+    pub(super) jobs: HashMap<TrialJobId, AssignedJob>,
     /// The jobs without a machine, the oldest first.
     waiting: VecDeque<WaitingJob>,
     machines: Vec<Machine>,
@@ -46,7 +46,7 @@ struct WaitingJob {
 
 /// A job on a machine.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct AssignedJob {
     pub(super) attempt: AttemptId,
     /// The position of the machine in the list.
     pub(super) machine: usize,
@@ -63,7 +63,7 @@ pub(super) struct Job {
     replays: u32,
 }
 
-impl Job {
+impl AssignedJob {
     pub(super) fn is_stop_requested(&self) -> bool {
         self.stop_requested.is_some()
     }
@@ -336,7 +336,7 @@ impl Assignments {
             gpus.gpus_of(&trial).map(<[u64]>::to_vec)
         });
         let uuids = gpus.iter().flatten().filter_map(|index| machine.gpu_uuids.get(index).cloned());
-        let job = Job {
+        let job = AssignedJob {
             attempt,
             machine: number,
             spec: Some(spec),
@@ -508,7 +508,7 @@ impl Assignments {
             gpus.restore(trial, given);
         }
         let attempt = attempt.clone();
-        let job = Job {
+        let job = AssignedJob {
             attempt,
             machine: number,
             spec: None,
@@ -584,7 +584,7 @@ impl Assignments {
     }
 
     /// Returns the time until which a job waits for its machine. `None`: the machine is connected.
-    fn deadline(&self, job: &Job) -> Option<Instant> {
+    fn deadline(&self, job: &AssignedJob) -> Option<Instant> {
         let machine = &self.machines[job.machine];
         if machine.link.is_some() {
             return None;

@@ -18,7 +18,7 @@ use super::super::handshake::{Capabilities, initialize, program};
 use super::super::link::{self, AskError, Link, Program, StartedProcess};
 use super::super::wire::{AttemptKey, GoneMessage, Message, Remedy};
 use super::super::{ADOPT_TIMEOUT, CANCEL_TIMEOUT, CLEAN_UP_TIMEOUT, Error, SUBMIT_TIMEOUT};
-use super::job::Job;
+use super::job::ConformanceJob;
 use super::{PIECE_PAUSE, SHORT_GRACE, STATE_TIMEOUT, unsupported_version_params};
 use crate::config::PluginSpec;
 use crate::util::ids;
@@ -116,18 +116,18 @@ impl Harness {
     }
 
     /// Creates a job without submitting it.
-    pub(super) fn new_job(&self, command: &str) -> Job {
+    pub(super) fn new_job(&self, command: &str) -> ConformanceJob {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         let trial = TrialJobId::new(format!("t{number}")).expect("a valid id");
         let attempt = AttemptId::new(format!("t{number}-1")).expect("a valid id");
         let folder = self.folder.path().join(trial.as_str());
         let key = AttemptKey { experiment: self.experiment.clone(), trial, attempt };
         let command = format!("echo run >>'{}'; {command}", folder.join("starts").display());
-        Job { key, folder, command }
+        ConformanceJob { key, folder, command }
     }
 
     /// Creates a job that runs until its gate, a file, exists.
-    pub(super) fn job_at_gate(&self) -> Job {
+    pub(super) fn job_at_gate(&self) -> ConformanceJob {
         let mut job = self.new_job("");
         let gate = job.folder.join("gate");
         // A job that starts late must not outlive the case, whose folder is removed at its end.
@@ -138,14 +138,14 @@ impl Harness {
     }
 
     /// Submits a job without waiting for its start.
-    pub(super) async fn submit_new(&self, command: &str) -> Result<Job, String> {
+    pub(super) async fn submit_new(&self, command: &str) -> Result<ConformanceJob, String> {
         let job = self.new_job(command);
         self.submit(&job).await?;
         Ok(job)
     }
 
     /// Submits a job that runs until its gate is opened, and waits for its start.
-    pub(super) async fn run_at_gate(&self) -> Result<Job, String> {
+    pub(super) async fn run_at_gate(&self) -> Result<ConformanceJob, String> {
         let job = self.job_at_gate();
         self.submit(&job).await?;
         job.wait_for_start().await?;
@@ -153,7 +153,7 @@ impl Harness {
     }
 
     /// Creates a job that runs `action` on SIGTERM.
-    pub(super) fn job_trapping(&self, action: &str) -> Job {
+    pub(super) fn job_trapping(&self, action: &str) -> ConformanceJob {
         let mut job = self.new_job("");
         // The trap is set before the start is recorded.
         job.command = format!("trap '{action}' TERM; {} while :; do sleep 0.05; done", job.command);
@@ -161,26 +161,29 @@ impl Harness {
     }
 
     /// Submits a job that runs `action` on SIGTERM, and waits for its start.
-    pub(super) async fn run_trapping(&self, action: &str) -> Result<Job, String> {
+    pub(super) async fn run_trapping(&self, action: &str) -> Result<ConformanceJob, String> {
         let job = self.job_trapping(action);
         self.submit(&job).await?;
         job.wait_for_start().await?;
         Ok(job)
     }
 
-    pub(super) async fn submit(&self, job: &Job) -> Result<(), String> {
+    pub(super) async fn submit(&self, job: &ConformanceJob) -> Result<(), String> {
         self.ask("submit", &job.submit_params()?).await.map(drop)
     }
 
     /// Submits a job with a request that arrives in pieces.
-    pub(super) async fn submit_in_pieces(&self, job: &Job) -> Result<(), String> {
+    pub(super) async fn submit_in_pieces(&self, job: &ConformanceJob) -> Result<(), String> {
         let (link, params) = (self.link()?, job.submit_params()?);
         let answer = link.ask_in_pieces("submit", &params, SUBMIT_TIMEOUT, PIECE_PAUSE).await;
         answer.map(drop).map_err(|error| format!("submit: {error}"))
     }
 
     /// Submits a job that should be refused, and returns the remedy. `None`: the plugin accepted it.
-    pub(super) async fn submit_refused(&self, job: &Job) -> Result<Option<Remedy>, String> {
+    pub(super) async fn submit_refused(
+        &self,
+        job: &ConformanceJob,
+    ) -> Result<Option<Remedy>, String> {
         let params = job.submit_params()?;
         match self.link()?.ask("submit", &params, SUBMIT_TIMEOUT).await {
             Ok(_) => Ok(None),
@@ -190,14 +193,14 @@ impl Harness {
     }
 
     /// Submits a job, and kills the plugin after `delay`, even without an answer.
-    pub(super) async fn submit_and_kill(&mut self, job: &Job, delay: Duration) {
+    pub(super) async fn submit_and_kill(&mut self, job: &ConformanceJob, delay: Duration) {
         // The answer, if any, is lost.
         drop(timeout(delay, self.submit(job)).await);
         self.kill().await;
     }
 
     /// Stops a job and returns whether the plugin knew it.
-    pub(super) async fn cancel(&self, job: &Job, force: bool) -> Result<bool, String> {
+    pub(super) async fn cancel(&self, job: &ConformanceJob, force: bool) -> Result<bool, String> {
         let grace_ms = u64::try_from((SHORT_GRACE * 2).as_millis()).unwrap_or(0);
         let params = json!({"key": job.key, "force": force, "grace_ms": grace_ms});
         let answer = self.ask("cancel", &params).await?;
@@ -206,7 +209,7 @@ impl Harness {
     }
 
     /// Adopts a job and returns its phase.
-    pub(super) async fn adopt(&mut self, job: &Job) -> Result<String, String> {
+    pub(super) async fn adopt(&mut self, job: &ConformanceJob) -> Result<String, String> {
         let params = json!({"key": job.key, "files": []});
         let answer = self.ask("adopt", &params).await?;
         if let Ok(gone) = serde_json::from_value::<GoneMessage>(answer["gone"].clone()) {
@@ -216,7 +219,10 @@ impl Harness {
     }
 
     /// Waits until the plugin reports that a job is gone.
-    pub(super) async fn wait_until_gone(&mut self, job: &Job) -> Result<GoneMessage, String> {
+    pub(super) async fn wait_until_gone(
+        &mut self,
+        job: &ConformanceJob,
+    ) -> Result<GoneMessage, String> {
         let until = Instant::now() + STATE_TIMEOUT;
         loop {
             if let Some(gone) = self.gone.iter().find(|gone| gone.key == job.key) {
@@ -233,7 +239,7 @@ impl Harness {
     }
 
     /// Returns how often the plugin has reported that a job is gone.
-    pub(super) fn count_gone(&self, job: &Job) -> usize {
+    pub(super) fn count_gone(&self, job: &ConformanceJob) -> usize {
         self.gone.iter().filter(|gone| gone.key == job.key).count()
     }
 
@@ -245,7 +251,10 @@ impl Harness {
     }
 
     /// Adopts a job that has ended or is about to, and waits for the report of its end.
-    pub(super) async fn adopt_until_gone(&mut self, job: &Job) -> Result<GoneMessage, String> {
+    pub(super) async fn adopt_until_gone(
+        &mut self,
+        job: &ConformanceJob,
+    ) -> Result<GoneMessage, String> {
         let phase = self.adopt(job).await?;
         if phase == "unknown" {
             return Err("the plugin no longer knows a started job".to_owned());

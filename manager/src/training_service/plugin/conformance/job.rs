@@ -17,13 +17,13 @@ const FILE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A job of the test.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
+pub(super) struct ConformanceJob {
     pub(super) key: AttemptKey,
     pub(super) folder: PathBuf,
     pub(super) command: String,
 }
 
-impl Job {
+impl ConformanceJob {
     /// Opens the gate, so that the job's command can end.
     pub(super) fn open_gate(&self) -> Result<(), String> {
         std::fs::write(self.folder.join("gate"), "").map_err(|error| error.to_string())
