@@ -16,6 +16,8 @@ mod timeline;
 mod trials;
 
 use axum::middleware::from_fn;
+use axum::routing::{MethodRouter, post};
+use utoipa::openapi::Deprecated;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
 use utoipa_axum::routes;
 
@@ -37,7 +39,7 @@ pub(super) use trials::{
 /// Returns the users' routes. Each handler describes its own route.
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let in_turn = || from_fn(limit_long_lists);
-    OpenApiRouter::new()
+    let router = OpenApiRouter::new()
         .routes(routes!(experiment::experiment, changes::limit))
         .routes(routes!(experiment::configuration))
         .routes(routes!(export::export))
@@ -61,11 +63,32 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(files::list))
         .routes(routes!(files::file))
         .routes(routes!(follow::trial_events))
-        .routes(routes!(changes::kill))
+        .routes(routes!(changes::stop_trial))
         .routes(routes!(changes::retry))
         .routes(routes!(changes::flush))
         .routes(routes!(changes::log_level))
         .routes(routes!(log_in::begin_session, log_in::end_session))
         .routes(routes!(log_in::issue_ticket))
-        .routes(routes!(document::json))
+        .routes(routes!(document::json));
+    let (former, path) = ("/api/v1/trials/{trial}/kill", "/api/v1/trials/{trial}/stop");
+    with_former_path(router, (former, "kill"), path, post(changes::stop_trial))
+}
+
+/// Also serves a change at its former path, and describes it there as deprecated, with its former operation id.
+fn with_former_path(
+    router: OpenApiRouter<Shared>,
+    (former, operation_id): (&str, &str),
+    path: &str,
+    handler: MethodRouter<Shared>,
+) -> OpenApiRouter<Shared> {
+    let mut router = router.route(former, handler);
+    let paths = &mut router.get_openapi_mut().paths.paths;
+    if let Some(mut item) = paths.get(path).cloned() {
+        if let Some(operation) = &mut item.post {
+            operation.operation_id = Some(operation_id.to_owned());
+            operation.deprecated = Some(Deprecated::True);
+        }
+        paths.insert(former.to_owned(), item);
+    }
+    router
 }

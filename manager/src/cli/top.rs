@@ -156,7 +156,7 @@ impl Message {
 /// Requests a change of a trial, and returns its effect in words.
 async fn request(client: &Client, change: TrialAction, trial: &str) -> String {
     let (verb, effect) = match change {
-        TrialAction::Stop => ("kill", "is being stopped"),
+        TrialAction::Stop => ("stop", "is being stopped"),
         TrialAction::Retry => ("retry", "runs again"),
     };
     match client.request_json("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {

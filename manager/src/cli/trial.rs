@@ -100,7 +100,8 @@ pub(super) enum TrialCommand {
         options: OutputArgs,
     },
     /// Stop trials.
-    Kill {
+    #[command(alias = "kill")]
+    Stop {
         /// Ids or numbers of the trials.
         #[arg(required = true)]
         trials: Vec<TrialName>,
@@ -183,8 +184,8 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
         TrialCommand::Files { trial, options } => files(&options, &trial).await,
-        TrialCommand::Kill { trials, place } => {
-            request_for_each(&place, trials, "kill", None).await
+        TrialCommand::Stop { trials, place } => {
+            request_for_each(&place, trials, "stop", None).await
         }
         TrialCommand::Flush { trials, place } => {
             request_for_each(&place, trials, "flush", None).await

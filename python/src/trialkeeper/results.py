@@ -99,9 +99,11 @@ class Trial(ForeignNames):
         words = ["trial", "logs", self.id, *(["--stderr"] if stderr else [])]
         return self._experiment._read(f"/trials/{self.id}/log/{stream}", *words).decode(errors="replace")
 
-    def kill(self) -> None:
+    def stop(self) -> None:
         """Stops the trial."""
-        self._experiment._run(["trial", "kill", self.id])
+        self._experiment._run(["trial", "stop", self.id])
+
+    kill = stop  # The former name.
 
     def retry(self) -> None:
         """Runs the ended trial again, as a new attempt."""

@@ -77,7 +77,7 @@ fn check_completions(shell: (&str, &str)) {
         (&["trial-manager", "trial", "ls", "--sort", "par"],   &["parameters.x"]),
         (&["trial-manager", "trial", "ls", "--cause", "ex"],   &["exit"]),
         (&["trial-manager", "experiment", "show", "-e", &done.id[..2]], &[&done.id]),
-        (&["trial-manager", "trial", "kill", &ids[0][..3]],    &[ids[0]]),
+        (&["trial-manager", "trial", "stop", &ids[0][..3]],    &[ids[0]]),
         (&["trial-manager", "metrics", "0", "--name", "sc"],   &["score"]),
         (&elsewhere,                                           &[]),
     ];
@@ -91,7 +91,7 @@ fn common_aliases_are_accepted() {
     let bed = TestBed::new();
     seed::create_store(&bed.data_folder(), "small", 2, 1, 1).unwrap();
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 9] = [
+    let table: [(&[&str], &str); 10] = [
         (&["version"],               "trial-manager "),
         (&["ls"],                    ""),
         (&["list"],                  ""),
@@ -100,6 +100,7 @@ fn common_aliases_are_accepted() {
         (&["trial", "list", "-e", "small"], ""),
         (&["trials", "ls", "-e", "small"], ""),
         (&["trials", "list", "-e", "small"], ""),
+        (&["trial", "kill", "--help"], "Stop trials"),
         (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {

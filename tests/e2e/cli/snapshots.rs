@@ -217,7 +217,7 @@ fn commands_that_need_a_manager_print_the_recorded_output() {
         Some(list["trials"][0]["id"].as_str()?.to_owned())
     });
     let mut snapshots = Snapshots::new("cli/steer");
-    let words = ["trial", "kill", "0", "--manager", &url];
+    let words = ["trial", "stop", "0", "--manager", &url];
     snapshots.compare("no-token", &output_of(&bed, &words, &place).replace(&url, "URL"));
     let other = bed.write("other.token", "0123456789abcdefghij").display().to_string();
     let words = [&words[..], &["--token-file", &other]].concat();
@@ -230,7 +230,7 @@ fn commands_that_need_a_manager_print_the_recorded_output() {
         ("trial-log-level", "trial log-level debug 0"),
         ("open", "open"),
         ("open-print", "open --print"),
-        ("trial-kill", "trial kill 0"),
+        ("trial-stop", "trial stop 0"),
         ("experiment-stop", "experiment stop"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
@@ -314,8 +314,8 @@ fn common_mistakes_print_the_recorded_messages() {
         ("unknown-cause", "trial ls --cause bad-luck"),
         ("no-limit", "experiment limit"),
         ("no-form", "trial logs t00001 -o json"),
-        ("no-trial-to-kill", "trial kill"),
-        ("not-running", "trial kill t00001"),
+        ("no-trial-to-stop", "trial stop"),
+        ("not-running", "trial stop t00001"),
         ("nothing-to-stop", "experiment stop"),
         ("nothing-to-limit", "experiment limit --trial-concurrency 2"),
         ("nothing-to-flush", "trial flush t00001"),

@@ -478,7 +478,7 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
             let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
             all.iter()
                 .any(|trial| trial["sequence"] == 1)
-                .then(|| start_on_data_folder(&bed, &["trial", "kill", "1"]))
+                .then(|| start_on_data_folder(&bed, &["trial", "stop", "1"]))
         });
         assert_eq!(stopped.finish(CLUSTER_TIMEOUT).code, Some(0));
         let search = Outcome::parse(manager.finish(CLUSTER_TIMEOUT));

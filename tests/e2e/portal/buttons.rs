@@ -1,4 +1,4 @@
-//! The portal's buttons in a real browser, over a running search: limits, retry, kill and stop. Also the live
+//! The portal's buttons in a real browser, over a running search: limits, retry, stop of a trial and of the search. Also the live
 //! output of both streams of a trial.
 
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ fn a_search_is_steered_from_its_pages() {
     );
     assert_eq!(get_json("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
 
-    // Retries the failed trial, which needs the slot of a killed one.
+    // Retries the failed trial, which needs the slot of a stopped one.
     let trials = get_json("/api/v1/trials?sort=sequence");
     let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
     browser.open(&page(0));
@@ -113,9 +113,9 @@ fn a_search_is_steered_from_its_pages() {
         |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
     browser.wait_for("the trial to wait for a slot", WAIT_TIMEOUT, &state("WAITING"));
     browser.open(&page(1));
-    assert_eq!(press_button(&browser, "/kill", false), "Stop this trial?");
+    assert_eq!(press_button(&browser, "/stop", false), "Stop this trial?");
     assert_eq!(get_json("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
-    press_button(&browser, "/kill", true);
+    press_button(&browser, "/stop", true);
     browser.wait_for("the end", WAIT_TIMEOUT, &state("USER_CANCELED"));
     wait_for_started(4);
 

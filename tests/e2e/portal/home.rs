@@ -68,13 +68,13 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let (_, trials) = http_get(&url, &format!("/e/{id}/api/v1/trials")).unwrap();
     let trials: Value = serde_json::from_str(&trials).unwrap();
     let trial = trials["trials"][0]["id"].as_str().unwrap();
-    let kill = format!("POST /e/{id}/api/v1/trials/{trial}/kill");
-    assert_eq!(send_request(&url, &kill, "not-the-token-of-the-home", "").unwrap().0, 401);
-    assert_eq!(send_request(&url, &kill, &token, "").unwrap().0, 202);
+    let stop = format!("POST /e/{id}/api/v1/trials/{trial}/stop");
+    assert_eq!(send_request(&url, &stop, "not-the-token-of-the-home", "").unwrap().0, 401);
+    assert_eq!(send_request(&url, &stop, &token, "").unwrap().0, 202);
     let finished = running.finish(WAIT_TIMEOUT);
     assert!(finished.stderr.contains(&format!("{url}/e/{id}/")), "{}", finished.stderr);
     // Without its manager, the same change is refused.
-    let (status, answer) = send_request(&url, &kill, &token, "").unwrap();
+    let (status, answer) = send_request(&url, &stop, &token, "").unwrap();
     assert_eq!(status, 409, "{answer}");
 
     // The list can be downloaded, with its filters.

@@ -120,7 +120,7 @@ fn a_running_search_is_shown_live() {
     ));
     browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
     browser.open(&trial);
-    let stop = "const form = document.querySelector('form[action$=kill]'); if (form) form.submit(); return !!form";
+    let stop = "const form = document.querySelector('form[action^=\"/trials/\"][action$=stop]'); if (form) form.submit(); return !!form";
     browser.wait_for("the button", WAIT_TIMEOUT, stop);
     browser.wait_for(
         "the end",

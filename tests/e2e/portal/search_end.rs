@@ -133,12 +133,12 @@ fn a_refusal_of_one_trial_does_not_affect_the_others() {
     wait_for("the second trial to wait", WAIT_TIMEOUT, || {
         (!bed.read("waits").is_empty()).then_some(())
     });
-    let mut kill = bed.manager_command();
-    kill.args(["trial", "kill", "0", "1", "--data-dir"]).arg(bed.data_folder());
-    let killed = bed.start(&mut kill).finish(WAIT_TIMEOUT);
-    assert_eq!(killed.code, Some(1), "{}", killed.stderr);
-    assert!(killed.stderr.contains("has ended already"), "{}", killed.stderr);
-    // The gate stays closed, so the search can only end if the trial was killed.
+    let mut stop = bed.manager_command();
+    stop.args(["trial", "stop", "0", "1", "--data-dir"]).arg(bed.data_folder());
+    let stopped = bed.start(&mut stop).finish(WAIT_TIMEOUT);
+    assert_eq!(stopped.code, Some(1), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("has ended already"), "{}", stopped.stderr);
+    // The gate stays closed, so the search can only end if the trial was stopped.
     let result: Value = serde_json::from_slice(&running.finish(WAIT_TIMEOUT).stdout).unwrap();
     assert_eq!(result["trials"][1]["state"], "USER_CANCELED", "{result}");
     drop(gate);

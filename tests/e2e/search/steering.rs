@@ -171,7 +171,7 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
         command.args(["trial", verb, "0", "--manager", &url, "--token-file"]);
         bed.start(command.arg(folder.join("user.token"))).finish(WAIT_TIMEOUT)
     };
-    let refused = run_trial("kill");
+    let refused = run_trial("stop");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
     // A server of a stored search has no search to stop.

@@ -74,7 +74,7 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
 
     for words in [
         &["trial", "ls"][..],
-        &["trial", "kill", "0"],
+        &["trial", "stop", "0"],
         &["experiment", "stop"],
         &["trial", "logs", "0"],
         &["open", "--print"],

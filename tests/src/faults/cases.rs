@@ -246,9 +246,9 @@ pub fn check_full_disk(relief: DiskRelief) {
     assert!(manager.stderr().contains("cannot be written"), "{}", manager.stderr());
     // A user's request in this state fails at once with the reason.
     let trial = bed.read("started").lines().next().unwrap_or_default().to_owned();
-    let mut kill = bed.manager_command();
-    kill.args(["trial", "kill", &trial, "--experiment", &id, "--data-dir"]).arg(bed.data_folder());
-    let refused = bed.start(&mut kill).finish(WAIT_TIMEOUT);
+    let mut stop = bed.manager_command();
+    stop.args(["trial", "stop", &trial, "--experiment", &id, "--data-dir"]).arg(bed.data_folder());
+    let refused = bed.start(&mut stop).finish(WAIT_TIMEOUT);
     assert!(
         refused.code != Some(0) && refused.stderr.contains("was not carried out"),
         "{refused:?}"

@@ -52,7 +52,7 @@ async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
 #[derive(Deserialize)]
 struct EmptyForm {}
 
-pub(super) async fn kill(
+pub(super) async fn stop_trial(
     State(shared): State<Shared>,
     TrialPath(trial): TrialPath,
     request: Request,
@@ -76,8 +76,8 @@ pub(super) async fn retry(
     Ok(Redirect::to(&url(&back)))
 }
 
-/// `POST /chosen/kill`: stops the selected trials.
-pub(super) async fn kill_selected(
+/// `POST /chosen/stop`: stops the selected trials.
+pub(super) async fn stop_selected(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {

@@ -282,7 +282,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
             @if trial.state.is_final() {
                 form.inline method="post" action={ (url("/trials/")) (trial.id) "/retry" } { button { "Run again" } }
             } @else {
-                form.inline method="post" action={ (url("/trials/")) (trial.id) "/kill" } data-confirm="Stop this trial?" {
+                form.inline method="post" action={ (url("/trials/")) (trial.id) "/stop" } data-confirm="Stop this trial?" {
                     button.danger { "Stop this trial" }
                 }
             }

@@ -252,7 +252,7 @@ async fn a_user_with_the_token_may_use_buttons() {
     let bed = Bed::searched().await;
     let (_, page) = bed.page("/trials/u", "localhost", None).await;
     assert!(!page.contains("Stop this trial"));
-    let refused = bed.post_form("/trials/u/kill", None, "").await;
+    let refused = bed.post_form("/trials/u/stop", None, "").await;
     assert_eq!(refused.headers()[header::LOCATION], "/login");
 
     let wrong = bed.post_form("/login", None, "token=tku1.wrong").await;

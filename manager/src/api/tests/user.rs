@@ -287,7 +287,7 @@ async fn invalid_queries_are_refused_with_their_problem() {
 #[tokio::test]
 async fn changes_need_the_users_token_and_are_made_once() {
     let mut bed = Bed::searched().await;
-    let anonymous = Request::post("/api/v1/trials/u/kill").header(header::HOST, "localhost");
+    let anonymous = Request::post("/api/v1/trials/u/stop").header(header::HOST, "localhost");
     let refused = bed.send(anonymous.body(Body::empty()).unwrap()).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
 
@@ -308,10 +308,10 @@ async fn changes_need_the_users_token_and_are_made_once() {
     let post = Method::POST;
     #[rustfmt::skip]
     let table = [
-        (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None), (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
+        (post.clone(),  "/api/v1/trials/u/stop",  Some("k1"), "", 202, None), (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
         (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
-        (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key must have 1 to 255 ASCII characters")),
-        (post.clone(),  "/api/v1/trials/t/kill",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
+        (post.clone(),  "/api/v1/trials/u/stop",  Some(""),   "", 400, Some("an Idempotency-Key must have 1 to 255 ASCII characters")),
+        (post.clone(),  "/api/v1/trials/t/stop",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
         (post.clone(),  "/api/v1/trials/u/flush", None,       "", 202, None),
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "debug"}"#, 202, None),
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "loud"}"#, 400, Some("the body cannot be read: unknown variant `loud`, expected one of `error`, `warn`, `info`, `debug` at line 1 column 16")),
@@ -331,7 +331,7 @@ async fn changes_need_the_users_token_and_are_made_once() {
     for (path, key, status) in [
         ("/api/v1/experiment/stop", Some("k2"), 202),
         ("/api/v1/experiment/stop", Some("k2"), 202),
-        ("/api/v1/trials/u/kill", Some("k2"), 409),
+        ("/api/v1/trials/u/stop", Some("k2"), 409),
         ("/api/v1/experiment/stop", Some(""), 400),
     ] {
         let (found, answer) = bed.ask(Method::POST, path, key, "").await;

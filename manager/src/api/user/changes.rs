@@ -200,12 +200,12 @@ pub(super) async fn add(
 
 /// Stops a trial
 #[utoipa::path(
-    post, path = "/api/v1/trials/{trial}/kill", tag = "changes",
+    post, path = "/api/v1/trials/{trial}/stop", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
-pub(super) async fn kill(
+pub(super) async fn stop_trial(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,

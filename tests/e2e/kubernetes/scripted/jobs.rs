@@ -172,9 +172,9 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
         Some(queued_job(&kube)?.pointer(label)?.as_str()?.to_owned())
     });
     // A stopped trial's Job is deleted at once, and the other objects at the end of the search.
-    let mut kill = bed.manager_command();
-    kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data_folder());
-    assert_eq!(bed.start(&mut kill).finish(WAIT_TIMEOUT).code, Some(0));
+    let mut stop = bed.manager_command();
+    stop.args(["trial", "stop", &trial, "--data-dir"]).arg(bed.data_folder());
+    assert_eq!(bed.start(&mut stop).finish(WAIT_TIMEOUT).code, Some(0));
     running.finish(WAIT_TIMEOUT);
     kube.wait_until_empty();
     // Only a resumed manager renews a trial's token in its Secret.

@@ -28,7 +28,7 @@ async fn every_address_is_described() {
     let bed = Bed::new().await;
     let (_, document) = bed.get_json("/api/v1/openapi.json").await;
     let all = addresses(&bed.router);
-    for known in ["/", "/healthz", "/api/v1/agent/reports", "/api/v1/trials/{trial}/kill"] {
+    for known in ["/", "/healthz", "/api/v1/agent/reports", "/api/v1/trials/{trial}/stop"] {
         assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
     }
     for path in all.iter().filter(|path| !is_described_elsewhere(path)) {
