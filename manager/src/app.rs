@@ -36,7 +36,7 @@ use self::server_start::{ServerContext, StartedServers};
 use self::server_tasks::ServerTasks;
 pub use self::stored_experiment::{ViewServer, router_on_machine, serve_stored, stored_client};
 pub use self::trial_program::find_trial_program;
-pub use self::without_manager::{clean, retry_trials};
+pub use self::without_manager::{clean, rerun_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::ExperimentHandle;
 use crate::experiment::code_recorder::CodeRecorder;

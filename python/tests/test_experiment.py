@@ -432,6 +432,6 @@ def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypat
     (tmp_path / "fails").unlink()
     (trial,) = experiment.trials("FAILED")
     assert "not yet" in trial.output(stderr=True)
-    trial.retry()
+    trial.rerun()
     assert experiment.resume().wait(timeout=120) == "DONE"
     assert experiment.best.value == 1

@@ -64,14 +64,16 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(files::file))
         .routes(routes!(follow::trial_events))
         .routes(routes!(changes::stop_trial))
-        .routes(routes!(changes::retry))
+        .routes(routes!(changes::rerun_trial))
         .routes(routes!(changes::flush))
         .routes(routes!(changes::log_level))
         .routes(routes!(log_in::begin_session, log_in::end_session))
         .routes(routes!(log_in::issue_ticket))
         .routes(routes!(document::json));
     let (former, path) = ("/api/v1/trials/{trial}/kill", "/api/v1/trials/{trial}/stop");
-    with_former_path(router, (former, "kill"), path, post(changes::stop_trial))
+    let router = with_former_path(router, (former, "kill"), path, post(changes::stop_trial));
+    let (former, path) = ("/api/v1/trials/{trial}/retry", "/api/v1/trials/{trial}/rerun");
+    with_former_path(router, (former, "retry"), path, post(changes::rerun_trial))
 }
 
 /// Also serves a change at its former path, and describes it there as deprecated, with its former operation id.

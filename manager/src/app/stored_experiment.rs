@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
 use super::listener::Endpoint;
-use super::retry_trials;
+use super::rerun_trials;
 use super::server_lookup::viewer_of;
 use super::{Error, Settings};
 use crate::api::access::auth::{Authenticator, Reach};
@@ -178,7 +178,7 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
     while let Some(event) = commands.recv().await {
         if let TaskEvent::Command { command, reply } = event {
             let done = match command {
-                Command::RetryTrial(trial) => retry_trials(&dir, &[trial]).await,
+                Command::RerunTrial(trial) => rerun_trials(&dir, &[trial]).await,
                 Command::StopTrial(_)
                 | Command::FlushTrial(_)
                 | Command::SetLogLevel(..)

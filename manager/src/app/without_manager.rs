@@ -48,15 +48,15 @@ async fn stored_spec(
 
 /// Marks ended trials for another run, all or none; the next `resume` starts them. Trials that already wait are not
 /// changed.
-pub async fn retry_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), CommandError> {
+pub async fn rerun_trials(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), CommandError> {
     // Opening the store for writing excludes managers. It fails if a manager is running.
     let store = Store::open(&dir.database())?;
-    let marked = mark_for_retry(&store, trials).await;
+    let marked = mark_for_rerun(&store, trials).await;
     store.close().await;
     marked
 }
 
-async fn mark_for_retry(store: &Store, trials: &[TrialJobId]) -> Result<(), CommandError> {
+async fn mark_for_rerun(store: &Store, trials: &[TrialJobId]) -> Result<(), CommandError> {
     let at_ms = SystemClock.now_ms();
     let mut changes = Vec::with_capacity(trials.len());
     for trial in trials {

@@ -84,7 +84,7 @@ async fn show_finished(finished: FinishedExperiment, output: Format) -> u8 {
     match summary.await {
         Ok(summary) => {
             if summary.has_failed_trials() {
-                let command = format!("trial-manager trial retry --failed --experiment {id}");
+                let command = format!("trial-manager trial rerun --failed --experiment {id}");
                 let note = format!("experiment {id} is done; `{command}` reruns its failed trials");
                 // Ignored: standard error may be closed.
                 drop(writeln!(std::io::stderr().lock(), "{note}"));

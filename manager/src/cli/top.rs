@@ -157,7 +157,7 @@ impl Message {
 async fn request(client: &Client, change: TrialAction, trial: &str) -> String {
     let (verb, effect) = match change {
         TrialAction::Stop => ("stop", "is being stopped"),
-        TrialAction::Retry => ("retry", "runs again"),
+        TrialAction::Rerun => ("rerun", "will be rerun"),
     };
     match client.request_json("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
         Ok(_) => format!("trial {trial} {effect}"),

@@ -139,7 +139,8 @@ pub(super) enum TrialCommand {
         place: ExperimentArgs,
     },
     /// Rerun trials that have ended: now, or with the next `resume` if the experiment has no manager.
-    Retry {
+    #[command(alias = "retry")]
+    Rerun {
         /// Ids or numbers of the trials.
         #[arg(required_unless_present = "failed")]
         trials: Vec<TrialName>,
@@ -195,7 +196,7 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             request_for_each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
         }
         TrialCommand::Add { set, place } => add(&place, set).await,
-        TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
+        TrialCommand::Rerun { trials, failed, place } => rerun(&place, &trials, failed).await,
     };
     exit_code(done)
 }
@@ -340,7 +341,7 @@ async fn send_for_each(
 }
 
 /// Requests another run of ended trials, or marks them for the next `resume` if the experiment has no manager.
-async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
+async fn rerun(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
     let client = place.client().await?;
     let ids = if failed {
         let failed = find_trials(&client, "state=FAILED", None).await?;
@@ -351,10 +352,10 @@ async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
         TrialName::find_all(trials, &client).await?
     };
     if matches!(client, Client::Remote { .. }) {
-        return send_for_each(&client, &ids, "retry", None).await;
+        return send_for_each(&client, &ids, "rerun", None).await;
     }
     let (experiment, dir) = place.dir().await?;
-    app::retry_trials(&dir, &ids).await.map_err(app::Error::from)?;
+    app::rerun_trials(&dir, &ids).await.map_err(app::Error::from)?;
     let marked = match ids.len() {
         0 => "no trial has failed".to_owned(),
         count => {

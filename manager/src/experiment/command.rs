@@ -16,8 +16,8 @@ use crate::store;
 pub enum Command {
     /// Stops one trial.
     StopTrial(TrialJobId),
-    /// Runs an ended trial once more, as a new attempt.
-    RetryTrial(TrialJobId),
+    /// Reruns an ended trial, as a new attempt.
+    RerunTrial(TrialJobId),
     /// Runs a trial with the user's parameters. Missing ones are drawn from the space.
     AddTrial {
         /// The id of the new trial.
@@ -78,7 +78,7 @@ pub enum CommandError {
         /// The final state of the trial.
         state: JobState,
     },
-    /// Only an ended trial can run again.
+    /// Only an ended trial can be rerun.
     #[error("trial {trial} has not ended: it is {state}; stop it first")]
     NotEnded {
         /// The trial.
@@ -130,7 +130,7 @@ pub enum CommandError {
 fn remedy(state: ExperimentState) -> &'static str {
     match state {
         ExperimentState::Done => {
-            "after its manager has ended, mark trials with `trial-manager trial retry`, and run them with `trial-manager resume`"
+            "after its manager has ended, mark trials with `trial-manager trial rerun`, and run them with `trial-manager resume`"
         }
         ExperimentState::Running
         | ExperimentState::NoMoreTrial

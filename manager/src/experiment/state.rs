@@ -117,7 +117,7 @@ impl State {
                     };
                     state.live.insert(known.trial, live);
                 }
-                ResumedTrial::RunAgain => state.reruns.push(known.trial, known.parameter_id),
+                ResumedTrial::Waiting => state.reruns.push(known.trial, known.parameter_id),
             }
         }
         state
@@ -256,7 +256,7 @@ impl State {
         let before = self.phase;
         let mut effects = Vec::new();
         match change {
-            UserChange::RunAgain(trial) => {
+            UserChange::Rerun(trial) => {
                 let is_known = self.is_live(&trial) || self.reruns.contains(&trial);
                 if !is_known && !self.is_stopping() {
                     self.reruns.push(trial, None);
@@ -584,7 +584,7 @@ impl State {
             let Some(Rerun { trial, parameter_id }) = self.reruns.pop() else { break };
             let live = TrialProgress { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
-            effects.push(Effect::Relaunch { trial });
+            effects.push(Effect::StartNextAttempt { trial });
         }
         while self.phase == ExperimentState::Running
             && !self.tuner_waits

@@ -246,8 +246,8 @@ impl ExperimentTask {
             Ok(CheckedCommand::UserChange(change)) => {
                 let requested = change.clone();
                 let effects = self.state.apply_change(change, self.elapsed());
-                if let UserChange::RunAgain(trial) = requested
-                    && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
+                if let UserChange::Rerun(trial) = requested
+                    && !effects.contains(&Effect::StartNextAttempt { trial: trial.clone() })
                 {
                     // Recorded at once, so that the caller sees the waiting trial, and a later manager runs it. This
                     // does not count as a failure.
@@ -619,7 +619,9 @@ impl ExperimentTask {
                 return self.trial_effects().launch(new).await;
             }
             Effect::Enqueue(own) => self.trial_effects().enqueue(own).await?,
-            Effect::Relaunch { trial } => return self.trial_effects().relaunch(&trial).await,
+            Effect::StartNextAttempt { trial } => {
+                return self.trial_effects().start_next_attempt(&trial).await;
+            }
             Effect::RecordRetry { trial, message } => {
                 self.trial_effects().record_retry(&trial, message).await?;
             }

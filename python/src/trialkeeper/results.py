@@ -105,9 +105,11 @@ class Trial(ForeignNames):
 
     kill = stop  # The former name.
 
-    def retry(self) -> None:
-        """Runs the ended trial again, as a new attempt."""
-        self._experiment._run(["trial", "retry", self.id])
+    def rerun(self) -> None:
+        """Reruns the ended trial, as a new attempt."""
+        self._experiment._run(["trial", "rerun", self.id])
+
+    retry = rerun  # The former name.
 
     @classmethod
     def _of(cls, row: Mapping[str, Any], experiment: Experiment) -> Trial:

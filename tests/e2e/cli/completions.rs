@@ -91,7 +91,7 @@ fn common_aliases_are_accepted() {
     let bed = TestBed::new();
     seed::create_store(&bed.data_folder(), "small", 2, 1, 1).unwrap();
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 10] = [
+    let table: [(&[&str], &str); 11] = [
         (&["version"],               "trial-manager "),
         (&["ls"],                    ""),
         (&["list"],                  ""),
@@ -101,6 +101,7 @@ fn common_aliases_are_accepted() {
         (&["trials", "ls", "-e", "small"], ""),
         (&["trials", "list", "-e", "small"], ""),
         (&["trial", "kill", "--help"], "Stop trials"),
+        (&["trial", "retry", "--help"], "Rerun trials"),
         (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {

@@ -128,8 +128,8 @@ fn a_stored_experiment_is_shown_as_recorded() {
     }
     // Commands that change the experiment run last.
     for (name, line) in [
-        ("trial-retry", "trial retry t00001"),
-        ("trial-retry-failed", "trial retry --failed"),
+        ("trial-rerun", "trial rerun t00001"),
+        ("trial-rerun-failed", "trial rerun --failed"),
         ("experiment-show-marked", "experiment show"),
         ("experiment-rm", "experiment rm small"),
         ("experiment-ls-empty", "experiment ls"),

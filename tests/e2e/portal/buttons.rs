@@ -1,4 +1,4 @@
-//! The portal's buttons in a real browser, over a running search: limits, retry, stop of a trial and of the search. Also the live
+//! The portal's buttons in a real browser, over a running search: limits, rerun, stop of a trial and of the search. Also the live
 //! output of both streams of a trial.
 
 use serde_json::{Value, json};
@@ -104,11 +104,11 @@ fn a_search_is_steered_from_its_pages() {
     );
     assert_eq!(get_json("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
 
-    // Retries the failed trial, which needs the slot of a stopped one.
+    // Reruns the failed trial, which needs the slot of a stopped one.
     let trials = get_json("/api/v1/trials?sort=sequence");
     let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
     browser.open(&page(0));
-    assert_eq!(press_button(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
+    assert_eq!(press_button(&browser, "/rerun", true), "nothing", "a rerun needs no confirmation");
     let state =
         |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
     browser.wait_for("the trial to wait for a slot", WAIT_TIMEOUT, &state("WAITING"));
@@ -227,7 +227,7 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
         WAIT_TIMEOUT,
         "return !window.old && location.search === '?sort=sequence'",
     );
-    act(1, "Run again");
+    act(1, "Rerun");
     states(&["RUNNING", "USER_CANCELED", "RUNNING", "RUNNING"]);
 
     gate.release(3);

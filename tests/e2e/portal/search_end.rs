@@ -112,9 +112,9 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         // Trials run again only with `resume`.
         let (_, trials) = send("GET /api/v1/trials", "");
         let trials: Value = serde_json::from_str(&trials).unwrap();
-        let retry =
-            format!("POST /api/v1/trials/{}/retry", trials["trials"][0]["id"].as_str().unwrap());
-        let (status, answer) = send(&retry, "");
+        let rerun =
+            format!("POST /api/v1/trials/{}/rerun", trials["trials"][0]["id"].as_str().unwrap());
+        let (status, answer) = send(&rerun, "");
         assert_eq!(status, 409, "{answer}");
         assert!(answer.contains("the experiment is DONE and starts no more trials"), "{answer}");
         assert_eq!(send(stop, "").0, accepted, "{stop}");

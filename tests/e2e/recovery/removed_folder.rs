@@ -131,7 +131,7 @@ fn an_experiment_without_its_code_is_readable_but_not_resumed() {
         let text = String::from_utf8(read.stdout).unwrap();
         assert!(read.code == Some(0) && !text.is_empty(), "{words:?}: {text}{}", read.stderr);
     }
-    assert_eq!(run(&["trial", "retry", &trial, "-e", &done.id]).code, Some(0));
+    assert_eq!(run(&["trial", "rerun", &trial, "-e", &done.id]).code, Some(0));
     let refused = run(&["resume", &done.id]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     let gone = format!("trialCodeDirectory: {} does not exist", bed.path("code").display());

@@ -87,7 +87,7 @@ fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
         bed.write("code/trial.sh", "echo score=1");
         let retry = |which: &str| {
             let mut command = bed.manager_command();
-            command.args(["trial", "retry", which, "--experiment", &outcome.id, "--data-dir"]);
+            command.args(["trial", "rerun", which, "--experiment", &outcome.id, "--data-dir"]);
             bed.start(command.arg(bed.data_folder())).finish(WAIT_TIMEOUT)
         };
         let marked = retry("--failed");

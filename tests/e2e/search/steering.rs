@@ -180,7 +180,7 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
         trialkeeper_tests::send_request(&url, "POST /api/v1/experiment/stop", token.trim(), "")
             .unwrap();
     assert_eq!(status, 409, "{answer}");
-    let finished = run_trial("retry");
+    let finished = run_trial("rerun");
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let (_, page) = trialkeeper_tests::http_get(&url, "/trials").unwrap();
     assert!(page.contains("the next `trial-manager resume` runs it"), "{page}");

@@ -64,7 +64,7 @@ pub(super) async fn stop_trial(
     Ok(Redirect::to(&url(&back)))
 }
 
-pub(super) async fn retry(
+pub(super) async fn rerun_trial(
     State(shared): State<Shared>,
     TrialPath(trial): TrialPath,
     request: Request,
@@ -72,7 +72,7 @@ pub(super) async fn retry(
     let headers = request.headers().clone();
     let EmptyForm {} = read_user_form(&shared.state.authenticator, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.apply(&shared, &headers, Command::RetryTrial(trial)).await?;
+    shared.changes.apply(&shared, &headers, Command::RerunTrial(trial)).await?;
     Ok(Redirect::to(&url(&back)))
 }
 
@@ -84,12 +84,12 @@ pub(super) async fn stop_selected(
     change_selected(&shared, request, Command::StopTrial).await
 }
 
-/// `POST /chosen/retry`: runs the selected trials again.
-pub(super) async fn retry_selected(
+/// `POST /chosen/rerun`: reruns the selected trials.
+pub(super) async fn rerun_selected(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, PageRefusal> {
-    change_selected(&shared, request, Command::RetryTrial).await
+    change_selected(&shared, request, Command::RerunTrial).await
 }
 
 /// Sends a command for each trial in a form. If one is refused, the others are still processed.

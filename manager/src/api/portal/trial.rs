@@ -280,7 +280,7 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
     html! {
         @if viewer.may_change {
             @if trial.state.is_final() {
-                form.inline method="post" action={ (url("/trials/")) (trial.id) "/retry" } { button { "Run again" } }
+                form.inline method="post" action={ (url("/trials/")) (trial.id) "/rerun" } { button { "Rerun" } }
             } @else {
                 form.inline method="post" action={ (url("/trials/")) (trial.id) "/stop" } data-confirm="Stop this trial?" {
                     button.danger { "Stop this trial" }

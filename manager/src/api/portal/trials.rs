@@ -424,7 +424,7 @@ fn selection_actions(viewer: &Viewer, here: &str) -> Markup {
             button.second formaction=(url("/api/v1/experiment/export")) name="format" value="csv" { "CSV" }
             button.second formaction=(url("/api/v1/experiment/export")) name="format" value="json" { "JSON" }
             @if viewer.may_change {
-                button.second formmethod="post" formaction=(change("retry")) { "Run again" }
+                button.second formmethod="post" formaction=(change("rerun")) { "Rerun" }
                 button.danger formmethod="post" formaction=(change("stop")) data-confirm="Stop the selected trials?" { "Stop" }
             }
             span.hint.away role="status" {}

@@ -309,7 +309,7 @@ async fn changes_need_the_users_token_and_are_made_once() {
     #[rustfmt::skip]
     let table = [
         (post.clone(),  "/api/v1/trials/u/stop",  Some("k1"), "", 202, None), (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
-        (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
+        (post.clone(),  "/api/v1/trials/u/rerun", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
         (post.clone(),  "/api/v1/trials/u/stop",  Some(""),   "", 400, Some("an Idempotency-Key must have 1 to 255 ASCII characters")),
         (post.clone(),  "/api/v1/trials/t/stop",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
         (post.clone(),  "/api/v1/trials/u/flush", None,       "", 202, None),
@@ -351,7 +351,7 @@ async fn a_change_of_a_disconnected_client_is_not_repeated_with_its_key() {
     let mut bed = Bed::searched().await;
     let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
     let asked = |bed: &Bed| {
-        let request = Request::post("/api/v1/trials/t/retry");
+        let request = Request::post("/api/v1/trials/t/rerun");
         let request = request.header(header::AUTHORIZATION, bed.user());
         let request = request.header("idempotency-key", "k").body(Body::empty()).unwrap();
         tokio::spawn(bed.router.clone().oneshot(request))

@@ -1,4 +1,4 @@
-//! Changes: stop a trial, run a trial again, send its agent a directive, stop the experiment, change its limits, give
+//! Changes: stop a trial, rerun a trial, send its agent a directive, stop the experiment, change its limits, give
 //! its tuner results or another search space. Each change may have an `Idempotency-Key`, with which a client that got
 //! no response can repeat the request.
 
@@ -215,20 +215,20 @@ pub(super) async fn stop_trial(
     Ok(accepted_response())
 }
 
-/// Runs an ended trial again, as a new attempt
+/// Reruns an ended trial, as a new attempt
 #[utoipa::path(
-    post, path = "/api/v1/trials/{trial}/retry", tag = "changes",
+    post, path = "/api/v1/trials/{trial}/rerun", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has not ended")),
     security(("token" = [])),
 )]
-pub(super) async fn retry(
+pub(super) async fn rerun_trial(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.apply(&shared, &headers, Command::RetryTrial(trial)).await?;
+    shared.changes.apply(&shared, &headers, Command::RerunTrial(trial)).await?;
     Ok(accepted_response())
 }
 

@@ -85,7 +85,7 @@ pub(super) enum Pane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrialAction {
     Stop,
-    Retry,
+    Rerun,
 }
 
 /// The effect of a key.
@@ -189,7 +189,7 @@ impl Controls {
             Key::Char('w') => self.show(Content::Why, list),
             Key::Enter | Key::Char('l') => self.toggle_output(list),
             Key::Char('K') => self.ask_to_confirm(TrialAction::Stop, list),
-            Key::Char('R') => self.ask_to_confirm(TrialAction::Retry, list),
+            Key::Char('R') => self.ask_to_confirm(TrialAction::Rerun, list),
             Key::Char('o') => self.subject(list).map_or(KeyEffect::Draw, KeyEffect::Open),
             Key::Down | Key::Char('j') => self.select(list, |at| at + 1),
             Key::Up | Key::Char('k') => self.select(list, |at| at.saturating_sub(1)),
@@ -233,7 +233,7 @@ impl Controls {
             (_, Some((TrialAction::Stop, trial))) => {
                 return format!("stop trial {trial}? y stops it, any other key does not");
             }
-            (_, Some((TrialAction::Retry, trial))) => {
+            (_, Some((TrialAction::Rerun, trial))) => {
                 return format!("rerun trial {trial}? y reruns it, any other key does not");
             }
             (None, None) => {}
@@ -387,7 +387,7 @@ mod tests {
         press(&mut controls, "jjjjjjjR");
         assert_eq!(controls.row, Some(2), "no further than the last");
         assert!(controls.key_line(80).starts_with("rerun trial c?"), "{}", controls.key_line(80));
-        assert_eq!(press(&mut controls, "y"), [change(TrialAction::Retry, "c")]);
+        assert_eq!(press(&mut controls, "y"), [change(TrialAction::Rerun, "c")]);
         press(&mut controls, "g");
         assert_eq!(controls.row, Some(0));
         press(&mut controls, "G");

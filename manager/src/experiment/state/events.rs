@@ -165,7 +165,7 @@ pub enum Effect {
     /// Reports to all observers that too many failures hold the search, with the reason.
     Hold(String),
     /// Submits a known trial again, as a new attempt.
-    Relaunch {
+    StartNextAttempt {
         /// The trial.
         trial: TrialJobId,
     },
@@ -213,8 +213,8 @@ pub enum Effect {
 /// A change by the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UserChange {
-    /// Runs an ended trial once more. The tuner has already learned its first end, and does not learn the second one.
-    RunAgain(TrialJobId),
+    /// Reruns an ended trial. The tuner has already learned its first end, and does not learn the second one.
+    Rerun(TrialJobId),
     /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
     /// of trials leaves room for them.
     AddTrials(Vec<(TrialJobId, Parameters)>),
@@ -276,6 +276,6 @@ pub enum ResumedTrial {
         /// The time since the agent started the command. `None`: it has not started it.
         running_for: Option<Duration>,
     },
-    /// The trial runs again. It was never submitted, or the manager's own end interrupted it.
-    RunAgain,
+    /// The trial waits for an attempt. It was never submitted, the manager's own end interrupted it, or the user reruns it.
+    Waiting,
 }

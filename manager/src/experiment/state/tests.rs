@@ -217,10 +217,10 @@ fn a_resumed_search_continues() {
     };
     let alive = ResumedTrial::Alive { running_for: Some(SECOND) };
     let known =
-        vec![known(0, ResumedTrial::Ended), known(1, alive), known(2, ResumedTrial::RunAgain)];
+        vec![known(0, ResumedTrial::Ended), known(1, alive), known(2, ResumedTrial::Waiting)];
     let mut state = State::resume(limits(2, 4), 10 * SECOND, known);
     let effects = state.step(Event::Begin, 10 * SECOND);
-    let again = Effect::Relaunch { trial: id(2) };
+    let again = Effect::StartNextAttempt { trial: id(2) };
     assert_eq!(effects, [Effect::RecordState(ExperimentState::Running), again]);
     let effects = state.step(success_event(1, 1.0), 11 * SECOND);
     assert_eq!(effects.last(), Some(&propose_effect(3)), "neither id nor sequence is used twice");
@@ -282,7 +282,7 @@ fn a_replaced_attempt_is_no_failure() {
         assert_eq!(messages(&effects), Vec::<String>::new(), "{case}: nothing holds the search");
         let again = [
             Effect::RecordReplacement { trial: id(0), message: "gpu1 is out of reach".to_owned() },
-            Effect::Relaunch { trial: id(0) },
+            Effect::StartNextAttempt { trial: id(0) },
         ];
         assert_eq!(effects == again, end.is_none(), "{case}: {effects:?}");
     }
@@ -331,7 +331,7 @@ fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
     let gone = Event::JobGone { trial: id(0), job_end: unknown_end(), verdict: None, result: None };
     let effects = state.step(gone, SECOND);
     assert_eq!(recorded_ends(&effects), [(id(0), JobState::SysCanceled)]);
-    assert_eq!(effects[1..], [Effect::Relaunch { trial: id(0) }]);
+    assert_eq!(effects[1..], [Effect::StartNextAttempt { trial: id(0) }]);
 }
 
 #[test]
@@ -457,7 +457,7 @@ proptest! {
                     Effect::Enqueue(_) | Effect::ObserveUserTrial { .. } => {
                         prop_assert!(false, "no user added a trial");
                     }
-                    Effect::Launch { trial, .. } | Effect::Relaunch { trial } => {
+                    Effect::Launch { trial, .. } | Effect::StartNextAttempt { trial } => {
                         prop_assert!(!stopped, "started after the stop");
                         launched += 1;
                         alive.push(trial);

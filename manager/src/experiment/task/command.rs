@@ -49,7 +49,7 @@ impl CommandHandler<'_> {
         }
         match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
-            Command::RetryTrial(trial) => self.retry_trial(trial).await,
+            Command::RerunTrial(trial) => self.rerun_trial(trial).await,
             Command::AddTrial { trial, parameters } => self.add_trial(trial, &parameters).await,
             Command::FlushTrial(trial) => self.send_directive(trial, DirectiveBody::Flush).await,
             Command::SetLogLevel(trial, level) => {
@@ -87,7 +87,7 @@ impl CommandHandler<'_> {
         Ok(trial)
     }
 
-    async fn retry_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
+    async fn rerun_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
         let Some(row) = self.recorder.store().trial(&trial).await? else {
             return Err(CommandError::UnknownTrial(trial));
         };
@@ -97,7 +97,7 @@ impl CommandHandler<'_> {
         self.require_active()?;
         let TrialRow { sequence, parameters, attempt, .. } = row;
         self.jobs.add(trial.clone(), sequence, parameters, attempt, true);
-        Ok(CheckedCommand::UserChange(UserChange::RunAgain(trial)))
+        Ok(CheckedCommand::UserChange(UserChange::Rerun(trial)))
     }
 
     /// Checks a point of the user and completes it.

@@ -235,7 +235,7 @@ impl ResumedTrials {
             self.starts.extend(unhandled_start(&deps.store, &row).await?);
         }
         if fate != ResumedTrial::Ended {
-            let submitted = fate != ResumedTrial::RunAgain || row.state != JobState::Waiting;
+            let submitted = fate != ResumedTrial::Waiting || row.state != JobState::Waiting;
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
             let mut job =
@@ -270,7 +270,7 @@ async fn determine_fate(
     gone: &mut Vec<JobEndEvent>,
 ) -> Result<ResumedTrial, store::Error> {
     if row.state.is_final() {
-        return Ok(if is_interrupted(row) { ResumedTrial::RunAgain } else { ResumedTrial::Ended });
+        return Ok(if is_interrupted(row) { ResumedTrial::Waiting } else { ResumedTrial::Ended });
     }
     let (watch, service) = (WriteWatch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted_attempt(&row.attempt);
@@ -306,7 +306,7 @@ async fn determine_fate(
         }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
-        AdoptionResult::Gone(_) | AdoptionResult::Unknown => ResumedTrial::RunAgain,
+        AdoptionResult::Gone(_) | AdoptionResult::Unknown => ResumedTrial::Waiting,
     })
 }
 

@@ -85,7 +85,7 @@ impl TrialEffects<'_> {
     }
 
     /// Submits another attempt of a trial.
-    pub(super) async fn relaunch(
+    pub(super) async fn start_next_attempt(
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Vec<state::Event>, store::Error> {

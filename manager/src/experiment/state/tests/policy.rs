@@ -198,9 +198,9 @@ fn a_temporary_failure_is_retried_up_to_the_limit() {
     for time in 1..=2 {
         let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
         let message = format!("as the agent saw it; it is tried again ({time} of 2)");
-        let (retry, relaunch) =
-            (Effect::RecordRetry { trial: id(0), message }, Effect::Relaunch { trial: id(0) });
-        assert_eq!(effects, [retry, relaunch]);
+        let (retry, attempt) =
+            (Effect::RecordRetry { trial: id(0), message }, Effect::StartNextAttempt { trial: id(0) });
+        assert_eq!(effects, [retry, attempt]);
     }
     let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
     assert_eq!(recorded_ends(&effects), [(id(0), JobState::Failed)], "enough");

@@ -42,18 +42,18 @@ fn an_ended_trial_runs_once_more_and_its_tuner_learns_one_end() {
     let ended = end_job(&mut state, "a");
     assert_eq!(observations(&ended), 1);
     assert_eq!(
-        state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
+        state.apply_change(UserChange::Rerun(trial("a")), Duration::ZERO),
         [],
         "no free slot yet"
     );
     propose_trial(&mut state, 1, "b");
     assert_eq!(
-        state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO),
+        state.apply_change(UserChange::Rerun(trial("a")), Duration::ZERO),
         [],
         "the trial already waits"
     );
     let next = end_job(&mut state, "b");
-    assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
+    assert!(next.contains(&Effect::StartNextAttempt { trial: trial("a") }), "{next:?}");
     let last = end_job(&mut state, "a");
     assert_eq!(observations(&last), 0, "{last:?}");
     assert_eq!(state.state(), ExperimentState::Done);
@@ -84,13 +84,14 @@ fn succeed_trial(state: &mut State, name: &str) -> Vec<Effect> {
 fn points_of_the_user_run_before_those_of_the_tuner_and_count() {
     let mut state = state(1, 3);
     let effects = state.apply_change(add_trials_change(&["x", "y"]), Duration::ZERO);
-    let [Effect::Enqueue(own), Effect::Relaunch { trial: first }] = effects.as_slice() else {
+    let [Effect::Enqueue(own), Effect::StartNextAttempt { trial: first }] = effects.as_slice()
+    else {
         panic!("{effects:?}")
     };
     assert_eq!(own.iter().map(|own| own.sequence).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(first, &trial("x"));
     let next = end_job(&mut state, "x");
-    assert!(next.contains(&Effect::Relaunch { trial: trial("y") }), "{next:?}");
+    assert!(next.contains(&Effect::StartNextAttempt { trial: trial("y") }), "{next:?}");
     let last = end_job(&mut state, "y");
     assert!(
         last.contains(&Effect::Propose { parameter_id: 0 }),
@@ -110,7 +111,7 @@ fn the_tuner_learns_the_result_of_a_users_point_once() {
     };
     assert_eq!(taught(&succeed_trial(&mut state, "x")), 1);
     propose_trial(&mut state, 0, "a");
-    state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO);
+    state.apply_change(UserChange::Rerun(trial("x")), Duration::ZERO);
     end_job(&mut state, "a");
     assert_eq!(taught(&succeed_trial(&mut state, "x")), 0, "the user ran the trial again");
 }
@@ -133,7 +134,7 @@ fn a_trial_that_waits_to_run_again_can_be_stopped() {
     propose_trial(&mut state, 0, "a");
     end_job(&mut state, "a");
     propose_trial(&mut state, 1, "b");
-    state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
+    state.apply_change(UserChange::Rerun(trial("a")), Duration::ZERO);
     let stop = || Event::StopRequested { trial: trial("a"), reason: StopReason::User };
     let effects = state.step(stop(), Duration::ZERO);
     let [Effect::RecordEnd { trial: ended, end }] = effects.as_slice() else {
@@ -142,7 +143,10 @@ fn a_trial_that_waits_to_run_again_can_be_stopped() {
     assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
     assert_eq!(state.step(stop(), Duration::ZERO), [], "the trial has ended");
     let last = end_job(&mut state, "b");
-    assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
+    assert!(
+        !last.iter().any(|effect| matches!(effect, Effect::StartNextAttempt { .. })),
+        "{last:?}"
+    );
     assert_eq!(state.state(), ExperimentState::Done);
 }
 
@@ -160,7 +164,7 @@ fn a_rebuilt_tuner_learns_the_end_of_a_trial_that_the_user_runs_again() {
         propose_trial(&mut state, 0, "a");
         end_job(&mut state, "a");
         propose_trial(&mut state, 1, "b");
-        state.apply_change(UserChange::RunAgain(trial("a")), Duration::ZERO);
+        state.apply_change(UserChange::Rerun(trial("a")), Duration::ZERO);
         let open = vec![(trial("a"), 0), (trial("b"), 1)];
         if waits {
             state.apply_change(UserChange::ChangeSpace { open }, Duration::ZERO);
@@ -255,5 +259,5 @@ fn a_stopping_search_starts_no_trials() {
     propose_trial(&mut state, 0, "a");
     state.step(Event::ExperimentStopRequested, Duration::ZERO);
     assert_eq!(state.apply_change(limits_change(Some(9), None), Duration::ZERO), []);
-    assert_eq!(state.apply_change(UserChange::RunAgain(trial("x")), Duration::ZERO), []);
+    assert_eq!(state.apply_change(UserChange::Rerun(trial("x")), Duration::ZERO), []);
 }
