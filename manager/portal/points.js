@@ -71,7 +71,8 @@ const parameterNames = (points) => {
 };
 const axisOf = (points, name) => points.space?.find((axis) => axis.name === name);
 
-const WORDS = { WAITING: "waiting", RUNNING: "running", SUCCEEDED: "succeeded", FAILED: "failed", EARLY_STOPPED: "stopped early", USER_CANCELED: "cancelled", SYS_CANCELED: "interrupted", LOST: "lost", UNKNOWN: "unknown" };
+// The states of trials in plain words.
+const WORDS = JSON.parse(document.body.dataset.states ?? "{}");
 const said = (value) => tame(typeof value === "string" ? value : JSON.stringify(value));
 
 export { axisOf, finite, flat, number, objectives, parameterNames, ready, said, take, WORDS };

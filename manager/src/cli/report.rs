@@ -22,20 +22,21 @@ use crate::search::goals::{Goals, Objective};
 use crate::search::repeats::{Estimate, competitors};
 use crate::store::{self, Store, TrialRow};
 use crate::util::nearest::nearest;
+use crate::view::state_names::trial_state;
 use crate::view::{self, pareto};
 
 /// The number of trials in the table.
 const MAX_TABLE_TRIALS: usize = 10;
-/// The states that the report counts, and their names.
-const COUNTED_STATES: [(JobState, &str); 8] = [
-    (JobState::Succeeded, "succeeded"),
-    (JobState::Failed, "failed"),
-    (JobState::EarlyStopped, "stopped early"),
-    (JobState::UserCanceled, "canceled"),
-    (JobState::SysCanceled, "interrupted"),
-    (JobState::Lost, "lost"),
-    (JobState::Running, "running"),
-    (JobState::Waiting, "waiting"),
+/// The states in the order in which the report counts their trials.
+const COUNTED_STATES: [JobState; 8] = [
+    JobState::Succeeded,
+    JobState::Failed,
+    JobState::EarlyStopped,
+    JobState::UserCanceled,
+    JobState::SysCanceled,
+    JobState::Lost,
+    JobState::Running,
+    JobState::Waiting,
 ];
 /// The number of parameters with a column in the table.
 const MAX_PARAMETER_COLUMNS: usize = 8;
@@ -197,10 +198,10 @@ impl Summary {
 
     fn text(&self, style: TextStyle) -> String {
         let ranked = self.ranked();
-        let counts = COUNTED_STATES.into_iter().filter_map(|(state, word)| {
+        let counts = COUNTED_STATES.into_iter().filter_map(|state| {
             let count = self.trials.iter().filter(|(row, _)| row.state == state).count();
             let always = matches!(state, JobState::Succeeded | JobState::Failed);
-            (always || count > 0).then(|| format!("{count} {word}"))
+            (always || count > 0).then(|| format!("{count} {}", trial_state(state)))
         });
         let counts = counts.collect::<Vec<_>>().join(", ");
         let trials = counted(self.trials.len(), "trial");

@@ -218,7 +218,9 @@ fn top_reruns_an_ended_trial() {
         lines.iter().any(|line| line.contains("failed") && line.contains("exit"))
     });
     terminal.press_keys("Ry");
-    wait_for_screen(&terminal, "the effect", |lines| lines[lines.len() - 1].contains("will be rerun"));
+    wait_for_screen(&terminal, "the effect", |lines| {
+        lines[lines.len() - 1].contains("will be rerun")
+    });
     starts(3);
     terminal.press_keys("q");
     assert_eq!(wait_for("the end", WAIT_TIMEOUT, || terminal.exit_code()), Some(0));

@@ -5,7 +5,9 @@ use trial_protocol::OBJECTIVE;
 
 use crate::search::repeats::Estimate;
 pub(in crate::api) use crate::view::span;
-pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
+pub(in crate::api) use crate::view::state_names::{
+    all_trial_states as all_states, experiment_state, trial_state as state, trial_states as states,
+};
 use crate::view::{TrialSummary, is_direction_mark};
 
 /// The maximum length of a value in a table, in characters.
@@ -41,10 +43,15 @@ pub(in crate::api) fn sanitize(text: &str) -> String {
 
 /// Converts a fragment to a sentence, with a capital letter and a full stop.
 pub(in crate::api) fn sentence(fragment: &str) -> String {
+    let end = if fragment.ends_with(['.', '!', '?', '"']) { "" } else { "." };
+    capitalized(fragment) + end
+}
+
+/// Makes the first letter a capital.
+pub(in crate::api) fn capitalized(fragment: &str) -> String {
     let mut letters = fragment.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
-    let end = if fragment.ends_with(['.', '!', '?', '"']) { "" } else { "." };
-    first.chain(letters.by_ref()).chain(end.chars()).collect()
+    first.chain(letters.by_ref()).collect()
 }
 
 /// Returns the name of a metric for users. The metric of NNI's SDK has no name of its own.

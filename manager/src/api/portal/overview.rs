@@ -15,7 +15,9 @@ use super::page::{PageRefusal, Viewer, exact_time, page, time_zone};
 use super::plot_place::{
     SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, points_path, preload, preload_scripts,
 };
-use super::trials::{downloads, table};
+use super::trials::{downloads, states_value, table};
+use crate::job_state::JobState;
+use crate::view::state_names::EXTERNAL_ENDS;
 use crate::view::{self, ExperimentView, TrialSummary};
 
 /// The number of trials in the list of the newest.
@@ -88,21 +90,24 @@ pub(super) fn result_name(shown: &ExperimentView) -> String {
     name.map_or_else(|| "result".to_owned(), |name| display::sanitize(name))
 }
 
+fn count_trials(shown: &ExperimentView, states: &[JobState]) -> usize {
+    states.iter().filter_map(|state| shown.counts.get(state.as_str())).sum()
+}
+
 fn summary(shown: &ExperimentView, title: &str) -> Markup {
-    let count =
-        |words: &[&str]| -> usize { words.iter().filter_map(|word| shown.counts.get(*word)).sum() };
-    let ended = shown.trials - count(&["WAITING", "RUNNING", "LOST", "UNKNOWN"]);
+    let count = |states: &[JobState]| count_trials(shown, states);
+    let ended = shown.trials
+        - count(&[JobState::Waiting, JobState::Running, JobState::Lost, JobState::Unknown]);
     let limit = shown.max_experiment_duration_ms;
-    let counted = |name: &str, state: &str, more: Option<String>, kind: Option<&str>| {
-        let states: Vec<_> = state.split(',').collect();
+    let counted = |states: &[JobState], more: Option<String>, kind: Option<&str>| {
         html! {
             div data-kind=[kind] {
-                dt { a href={ (url("/trials?state=")) (state) } { (name) } }
-                dd { (count(&states)) @if let Some(more) = more { " " small { (more) } } }
+                dt { a href={ (url("/trials?state=")) (states_value(states)) } { (display::capitalized(&display::states(states))) } }
+                dd { (count(states)) @if let Some(more) = more { " " small { (more) } } }
             }
         }
     };
-    let failed = (count(&["FAILED"]) > 0).then_some("bad");
+    let failed = (count(&[JobState::Failed]) > 0).then_some("bad");
     html! {
         h1 {
             (display::sanitize(title)) " "
@@ -127,11 +132,11 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                     }
                 }
             }
-            (counted("Running", "RUNNING", Some(format!("of at most {}", shown.trial_concurrency)), None))
-            (counted("Succeeded", "SUCCEEDED", None, None))
-            @if count(&["EARLY_STOPPED"]) > 0 { (counted("Stopped early", "EARLY_STOPPED", None, None)) }
-            (counted("Failed", "FAILED", None, failed))
-            @if count(&["USER_CANCELED", "SYS_CANCELED", "LOST"]) > 0 { (counted("Cancelled or lost", super::trials::EXTERNAL_ENDS, None, None)) }
+            (counted(&[JobState::Running], Some(format!("of at most {}", shown.trial_concurrency)), None))
+            (counted(&[JobState::Succeeded], None, None))
+            @if count(&[JobState::EarlyStopped]) > 0 { (counted(&[JobState::EarlyStopped], None, None)) }
+            (counted(&[JobState::Failed], None, failed))
+            @if count(&EXTERNAL_ENDS) > 0 { (counted(&EXTERNAL_ENDS, None, None)) }
             div {
                 dt { "Run time" }
                 dd {

@@ -10,6 +10,7 @@ use maud::{DOCTYPE, Markup, html};
 use super::super::access::log_in::LogIn;
 use super::super::{Error, percent};
 use super::base::{Site, site, url};
+use super::display;
 use super::parts::KnownParts;
 
 /// Allows only the portal's own style, scripts and data. No frame may contain a page, and no form leads elsewhere.
@@ -100,6 +101,11 @@ pub(super) fn local_path(page: &str) -> &str {
     if ours { page } else { "/" }
 }
 
+/// Returns the states of trials in plain words as JSON, for the scripts.
+fn state_words() -> String {
+    serde_json::to_string(&display::all_states()).unwrap_or_default()
+}
+
 /// Renders a page with the given title.
 pub(in crate::api) fn page(
     viewer: &Viewer,
@@ -130,7 +136,7 @@ pub(in crate::api) fn page(
                     script type="module" src=(url("/assets/portal.js")) {}
                 }
             }
-            body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] {
+            body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] data-states=[script.map(|_| state_words())] {
                 a.skip href="#content" { "Skip to content" }
                 (page_header(viewer))
                 main #content tabindex="-1" { (content) }

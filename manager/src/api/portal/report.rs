@@ -20,6 +20,7 @@ use crate::view::curve::points_of;
 use crate::view::importance::{IMPORTANCE_METHOD, Importance};
 use crate::view::pareto::value_of;
 use crate::view::space::ParameterAxis;
+use crate::view::state_names::EXTERNAL_ENDS;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The maximum number of the best trials in the report.
@@ -36,14 +37,14 @@ const MAX_CURVES: usize = 8;
 const CURVE_POINTS: u32 = 100;
 /// The maximum number of a trial's reports that are read for its curve.
 const MAX_REPORTS: u64 = 100_000;
-/// The counted states of trials, and their names. A state without trials is left out.
-const COUNTED_STATES: [(&[&str], &str); 6] = [
-    (&["SUCCEEDED"], "Succeeded"),
-    (&["EARLY_STOPPED"], "Stopped early"),
-    (&["FAILED"], "Failed"),
-    (&["USER_CANCELED", "SYS_CANCELED", "LOST"], "Cancelled or lost"),
-    (&["RUNNING"], "Running"),
-    (&["WAITING"], "Waiting"),
+/// The counted states of trials. A state without trials is left out.
+const COUNTED_STATES: [&[JobState]; 6] = [
+    &[JobState::Succeeded],
+    &[JobState::EarlyStopped],
+    &[JobState::Failed],
+    &EXTERNAL_ENDS,
+    &[JobState::Running],
+    &[JobState::Waiting],
 ];
 /// Allows only the style within the page.
 const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -341,10 +342,11 @@ impl Report<'_> {
 }
 
 fn facts_section(view: &ExperimentView) -> Markup {
-    let count = |states: &[&str]| -> usize {
-        states.iter().filter_map(|state| view.counts.get(state).copied()).sum()
+    let count = |states: &[JobState]| -> usize {
+        states.iter().filter_map(|state| view.counts.get(state.as_str()).copied()).sum()
     };
-    let counted = COUNTED_STATES.map(|(states, name)| (name, count(states)));
+    let counted = COUNTED_STATES
+        .map(|states| (display::capitalized(&display::states(states)), count(states)));
     html! {
         dl {
             @if let Some(best) = &view.best {

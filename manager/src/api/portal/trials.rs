@@ -20,6 +20,7 @@ use super::parts::KnownParts;
 use super::plot_place::{plot_keys, plot_place};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
+use crate::view::state_names::EXTERNAL_ENDS;
 use crate::view::{self, TrialSummary};
 
 /// The parameter of the query that names a column. It may occur several times.
@@ -28,19 +29,17 @@ const COLUMN_PARAMETER: &str = "column";
 const MAX_REASON_CHARS: usize = 160;
 /// The maximum number of trials in a comparison.
 const MAX_COMPARED: usize = 20;
-/// The states of trials that ended or became silent for external reasons.
-pub(super) const EXTERNAL_ENDS: &str = "USER_CANCELED,SYS_CANCELED,LOST";
-/// The states of the filter, and their names.
-const STATE_FILTERS: [(&str, &str); 9] = [
-    ("WAITING", "waiting"),
-    ("RUNNING", "running"),
-    ("SUCCEEDED", "succeeded"),
-    ("FAILED", "failed"),
-    ("EARLY_STOPPED", "stopped early"),
-    ("USER_CANCELED", "cancelled"),
-    ("SYS_CANCELED", "interrupted"),
-    ("LOST", "lost"),
-    (EXTERNAL_ENDS, "cancelled, interrupted or lost"),
+/// The states of the filter: each entry selects the trials in any of its states.
+const STATE_FILTERS: [&[JobState]; 9] = [
+    &[JobState::Waiting],
+    &[JobState::Running],
+    &[JobState::Succeeded],
+    &[JobState::Failed],
+    &[JobState::EarlyStopped],
+    &[JobState::UserCanceled],
+    &[JobState::SysCanceled],
+    &[JobState::Lost],
+    &EXTERNAL_ENDS,
 ];
 
 /// A request for the table: the selection of trials, and the columns.
@@ -387,17 +386,24 @@ fn hidden_fields(request: &TableRequest, names: &[&str]) -> Markup {
     }
 }
 
+/// Returns the value of the query's `state` that selects the trials in these states.
+pub(super) fn states_value(states: &[JobState]) -> String {
+    states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(",")
+}
+
 /// Renders the form that filters trials.
 fn filter_form(request: &TableRequest) -> Markup {
     let query = &request.query;
     let state = query.state.as_deref().unwrap_or_default();
+    let values = STATE_FILTERS.map(|states| (states_value(states), states));
+    let is_listed = values.iter().any(|(value, _)| value == state);
     html! {
         form.inline method="get" action=(url("/trials")) role="search" {
             label { "State "
                 select name="state" {
                     option value="" { "all" }
-                    @for (word, name) in STATE_FILTERS { option value=(word) selected[state == word] { (name) } }
-                    @if !state.is_empty() && STATE_FILTERS.iter().all(|(word, _)| *word != state) {
+                    @for (value, states) in values { option value=(value) selected[state == value] { (display::states(states)) } }
+                    @if !state.is_empty() && !is_listed {
                         option value=(state) selected { (state) }
                     }
                 }

@@ -198,8 +198,10 @@ fn a_temporary_failure_is_retried_up_to_the_limit() {
     for time in 1..=2 {
         let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
         let message = format!("as the agent saw it; it is tried again ({time} of 2)");
-        let (retry, attempt) =
-            (Effect::RecordRetry { trial: id(0), message }, Effect::StartNextAttempt { trial: id(0) });
+        let (retry, attempt) = (
+            Effect::RecordRetry { trial: id(0), message },
+            Effect::StartNextAttempt { trial: id(0) },
+        );
         assert_eq!(effects, [retry, attempt]);
     }
     let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
