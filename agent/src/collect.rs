@@ -110,7 +110,7 @@ impl Finding {
 pub struct CollectSpec {
     /// Name of the metric that the search optimises. `None`: chosen at the end, see [`MetricRegistry`].
     pub objective: Option<String>,
-    /// The direction of the objective, if the user stated it. A search that minimizes expects a loss.
+    /// The direction of the objective, if the user stated it. A search that minimises expects a loss.
     pub direction: Option<Direction>,
     /// `true` if `name=value` text on stdout counts.
     pub text: bool,

@@ -176,8 +176,8 @@ impl ExperimentSpec {
 
     /// Returns a warning if the user's own class does not receive the experiment's direction.
     ///
-    /// Most such classes maximize by default. There is therefore no warning if the file states no direction and the
-    /// tuner's default is to maximize.
+    /// Most such classes maximise by default. There is therefore no warning if the file states no direction and the
+    /// tuner's default is to maximise.
     pub fn missing_direction_warning(&self) -> Option<String> {
         if self.direction_assumed && self.direction == Direction::Maximize {
             return None;
@@ -185,10 +185,10 @@ impl ExperimentSpec {
         let tuner = self.tuner.class_without_mode().map(|class| (self.tuner.section_name(), class));
         let assessor = self.assessor.as_ref().and_then(AssessorChoice::class_without_mode);
         let untold = tuner.into_iter().chain(assessor.map(|class| ("assessor", class)));
-        let mode = self.direction.as_str();
+        let (mode, verb) = (self.direction.as_str(), direction::verb(self.direction));
         let advice = untold.map(|(section, class)| {
             format!(
-                "`{class}` does not learn that the search {mode}s; if it has an argument for the direction, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"
+                "`{class}` does not learn that the search {verb}; if it has an argument for the direction, set `{section}: {{classArgs: {{optimize_mode: {mode}}}}}`"
             )
         });
         let advice: Vec<_> = advice.collect();

@@ -14,7 +14,7 @@ pub enum JobState {
     Succeeded,
     /// The command failed or could not be started.
     Failed,
-    /// A user canceled the trial, or the manager stopped.
+    /// A user cancelled the trial, or the manager stopped.
     UserCanceled,
     /// The platform ended the trial, or the experiment reached a limit.
     SysCanceled,

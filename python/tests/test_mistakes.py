@@ -150,7 +150,7 @@ def test_other_tools_names_lead_to_those_of_this_package():
     ("value", "error", "message"),
     [
         ("good", ValueError, r"tell\(\): expected a number, found 'good'"),
-        ({"loss": 1}, TypeError, "tell the number that the study optimizes"),
+        ({"loss": 1}, TypeError, "tell the number that the study optimises"),
         ([1, 2], TypeError, r"expected a number, found \[1, 2\]"),
     ],
 )

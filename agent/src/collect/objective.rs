@@ -139,7 +139,7 @@ pub(super) fn is_metric_name(name: &str) -> bool {
 }
 
 /// Returns the likelihood that a name denotes the result. The lowest value is the likeliest. Names of results come
-/// first, then measures of quality, then losses. If the search minimizes, losses come before quality. Within each kind,
+/// first, then measures of quality, then losses. If the search minimises, losses come before quality. Within each kind,
 /// a measure of data on which the trial was not trained comes first. `None`: the name is in no list.
 fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, usize)> {
     let last = name_parts(name).next_back()?;

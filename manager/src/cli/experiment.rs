@@ -53,7 +53,7 @@ pub(super) enum ExperimentCommand {
         /// Maximum number of trials in total.
         #[arg(long, value_name = "N", group = "limits", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
         max_trial_number: Option<u64>,
-        /// Maximum running time of the experiment, such as 90m.
+        /// Maximum run time of the experiment, such as 90m.
         #[arg(long, value_name = "TIME", group = "limits")]
         max_experiment_duration: Option<String>,
         #[command(flatten)]

@@ -173,7 +173,7 @@ impl AssessorChoice {
             return Ok(());
         }
         let problem = format!(
-            "{} expects results that grow, as NNI's does, and would stop the best trials of an experiment that minimizes; use Medianstop or ASHA",
+            "{} expects results that grow, as NNI's does, and would stop the best trials of an experiment that minimises; use Medianstop or ASHA",
             self.name(),
         );
         Err(Problem::new(format!("assessor.{field}"), problem))

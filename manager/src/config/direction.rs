@@ -110,12 +110,20 @@ pub(super) fn opposite_direction_warning(metric: &str, direction: Direction) -> 
     };
     (likely != direction).then(|| {
         format!(
-            "the search {}s `{metric}`, although its name suggests the opposite; if that is not meant, \
+            "the search {} `{metric}`, although its name suggests the opposite; if that is not meant, \
              state `objective: {{direction: {}}}`",
-            direction.as_str(),
+            verb(direction),
             likely.as_str(),
         )
     })
+}
+
+/// Returns the operation of a search with this direction, for sentences.
+pub(super) fn verb(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Maximize => "maximises",
+        Direction::Minimize => "minimises",
+    }
 }
 
 #[cfg(test)]
@@ -147,7 +155,7 @@ mod tests {
         }
         let warning_text = opposite_direction_warning("val_loss", Maximize).unwrap();
         assert!(
-            warning_text.contains("maximizes `val_loss`") && warning_text.contains("minimize}"),
+            warning_text.contains("maximises `val_loss`") && warning_text.contains("minimize}"),
             "{warning_text}"
         );
     }

@@ -1,4 +1,4 @@
-//! PURE: the training services of an experiment with several: free places, trials, failures, speed.
+//! PURE: the training services of an experiment with several: free room, trials, failures, speed.
 
 use std::collections::HashMap;
 

@@ -62,7 +62,7 @@ def search(
     Trials can therefore run on other machines, and :meth:`Experiment.resume` works later.
 
     :param direction: ``minimize`` or ``maximize``.
-    :param metric: the number to optimize if the function returns several; else ``default`` or the likeliest one.
+    :param metric: the number to optimise if the function returns several; else ``default`` or the likeliest one.
     :param tuner: the name of a tuner, or a tuner as in the experiment file.
     :param callbacks: as in :meth:`Experiment.run`.
     :param progress: as in :meth:`Experiment.run`.

@@ -467,7 +467,7 @@ def _number_in(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        advice = "; tell the number that the study optimizes" if isinstance(value, Mapping) else ""
+        advice = "; tell the number that the study optimises" if isinstance(value, Mapping) else ""
         raise type(error)(f"tell(): expected a number, found {value!r:.80}{advice}") from None
 
 

@@ -118,7 +118,7 @@ fn nni_s_assessors_decide_the_same_after_a_kill() {
     }
 }
 
-/// Runs a search that minimizes a loss with `assessor`. Only the third trial is hopeless.
+/// Runs a search that minimises a loss with `assessor`. Only the third trial is hopeless.
 fn check_minimized_loss(assessor: &Value, python: &str) {
     // The third trial has a hopeless loss and does not end without being stopped.
     let line = "echo loss={{x}}; echo loss={{x}}; [ {{x}} -lt 9 ] || exec sleep 100000";

@@ -1,4 +1,4 @@
-//! The user names no metric, or optimizes a metric in the wrong direction.
+//! The user names no metric, or optimises a metric in the wrong direction.
 
 use serde_json::json;
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
@@ -11,7 +11,7 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     let search = search.with("objective", json!({"direction": "maximize"}));
     let done = search.run(&bed);
     done.expect_done(1, 0);
-    let doubt = "the search maximizes `val_loss`, although its name suggests the opposite";
+    let doubt = "the search maximises `val_loss`, although its name suggests the opposite";
     assert!(done.stderr.contains(doubt), "{}", done.stderr);
     let show = |format: &str| {
         let mut show = bed.manager_command();
@@ -74,7 +74,7 @@ fn a_class_without_a_direction_argument_is_named() {
     let search = Search::new("echo score=1", 1)
         .with("tuner", json!({"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}))
         .with("assessor", json!({"className": "mine.Strict"}));
-    let warning = "`mine.Strict` does not learn that the search minimizes";
+    let warning = "`mine.Strict` does not learn that the search minimises";
     assert_eq!(run_doctor(&bed, &search, false).matches(warning).count(), 1);
     let done = search.run(&bed);
     assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);

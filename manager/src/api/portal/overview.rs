@@ -251,7 +251,7 @@ fn training_services(viewer: &Viewer, shown: &ExperimentView) -> Markup {
 
 fn service_table(shown: &ExperimentView) -> Markup {
     const NUMBERS: [&str; 6] =
-        ["Running", "Waiting", "Free places", "Succeeded", "Failed", "Mean duration"];
+        ["Running", "Waiting", "Free room", "Succeeded", "Failed", "Mean duration"];
     let unknown = || "–".to_owned();
     html! {
         table {

@@ -233,7 +233,7 @@ pub(in crate::cli) fn experiment(one: &Value, style: TextStyle) -> String {
         ("trouble", wrapped(one, "trouble", style, LABEL_WIDTH)),
         ("created (UTC)", moment(one, "created_at_ms")),
         (
-            "running time",
+            "run time",
             // 0 if unknown, because the manager was killed.
             one.get("elapsed_ms")
                 .and_then(Value::as_u64)

@@ -249,7 +249,7 @@ fn an_experiment_is_shown_line_by_line() {
 id             e
 state          DONE
 created (UTC)  1970-01-01 00:00:00
-running time   1 min 1 s
+run time       1 min 1 s
 trials         2
 concurrency    1
 counts         FAILED 1, SUCCEEDED 1
