@@ -25,8 +25,8 @@ use self::shapes::{MetricKindWord, latest_records, stored_record, trial_job};
 use super::access::auth::User;
 use super::server::response_memory::AddressMemory;
 use super::user::{
-    Change, CheckedQuery, TrialPath, add_trial, large_json_body, output_attempt, requested_attempt,
-    whole_log,
+    Change, CheckedQuery, IdempotencyKey, TrialPath, add_trial, large_json_body, output_attempt,
+    requested_attempt, whole_log,
 };
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
@@ -156,7 +156,7 @@ async fn add_job(
     let Value::Object(parameters) = large_json_body(request).await? else {
         return Err(Error::BadRequest("expected an object of parameters".to_owned()).into());
     };
-    let trial = add_trial(&shared, &headers, parameters).await?;
+    let trial = add_trial(&shared, IdempotencyKey::read(&headers)?, parameters).await?;
     let snapshot = shared.state.trial_cache.refresh().await?;
     let sequence = snapshot.find(trial.as_str()).map(|trial| trial.sequence);
     Ok(Json(json!({"sequenceId": sequence})))

@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 use super::Shared;
 use super::access::log_in;
 use super::server::response_memory::limit_long_lists;
-pub(super) use changes::{Change, ChangeLog, add_trial};
+pub(super) use changes::{Change, ChangeLog, IdempotencyKey, add_trial};
 pub(super) use experiment::{
     axes, importance_by, improvements_of, parameter_importance, present_view, search_space,
 };

@@ -15,7 +15,9 @@ use super::super::access::auth::Authenticator;
 use super::super::access::log_in::LogIn;
 use super::super::access::throttle::Peer;
 use super::super::server::body::BODY_TIMEOUT;
-use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, search_space};
+use super::super::user::{
+    Change, CheckedQuery, IdempotencyKey, TrialPath, add_trial, search_space,
+};
 use super::super::{Error, Shared};
 use super::base::url;
 use super::page::{PageRefusal, Viewer, local_path, page};
@@ -136,7 +138,8 @@ pub(super) async fn add_point(
         read_user_form(&shared.state.authenticator, request).await?;
     let space = search_space(&shared).await?;
     let own: Vec<&str> = space.iter().flat_map(SearchSpace::names).collect();
-    let trial = add_trial(&shared, &headers, point_of_form(&fields, &own)?).await?;
+    let trial =
+        add_trial(&shared, IdempotencyKey::read(&headers)?, point_of_form(&fields, &own)?).await?;
     Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
 }
 

@@ -6,14 +6,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use trial_protocol::{LogLevel, TrialJobId};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
@@ -88,24 +89,25 @@ async fn not_running_reason(shared: &Shared) -> CommandError {
 }
 
 impl ChangeLog {
-    /// Makes a change, unless it was already made with the same key.
+    /// Makes the change of a request, unless it was already made with the same key.
     pub(in crate::api) async fn apply(
         &self,
         shared: &Shared,
         headers: &HeaderMap,
         change: impl Into<Change>,
     ) -> Result<(), Error> {
-        let change = change.into();
-        let Some(key) = headers.get("idempotency-key") else {
-            return change.apply(shared).await;
-        };
-        let key = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
-        let key = key.ok_or_else(|| {
-            Error::BadRequest(format!(
-                "an Idempotency-Key must have 1 to {MAX_KEY_BYTES} ASCII characters"
-            ))
-        })?;
-        let (changes, shared, key) = (self.clone(), shared.clone(), key.to_owned());
+        self.apply_with_key(shared, IdempotencyKey::read(headers)?, change.into()).await
+    }
+
+    /// Makes a change, unless it was already made with the same key.
+    async fn apply_with_key(
+        &self,
+        shared: &Shared,
+        key: Option<IdempotencyKey>,
+        change: Change,
+    ) -> Result<(), Error> {
+        let Some(IdempotencyKey(key)) = key else { return change.apply(shared).await };
+        let (changes, shared) = (self.clone(), shared.clone());
         // A client that disconnects while it waits will repeat its request. The task still completes and remembers
         // the change.
         let made = tokio::spawn(async move { changes.apply_once(&shared, key, change).await });
@@ -132,9 +134,50 @@ impl ChangeLog {
     }
 }
 
-/// Responds that the change was accepted.
-fn accepted_response() -> Response {
-    (StatusCode::ACCEPTED, Json(json!({}))).into_response()
+/// The key of a change, with which a client can repeat its request.
+#[derive(Debug)]
+pub(in crate::api) struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// Reads the key of a request, if it has one.
+    pub(in crate::api) fn read(headers: &HeaderMap) -> Result<Option<Self>, Error> {
+        let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+        let key = key.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
+        let key = key.ok_or_else(|| {
+            Error::BadRequest(format!(
+                "an Idempotency-Key must have 1 to {MAX_KEY_BYTES} ASCII characters"
+            ))
+        })?;
+        Ok(Some(Self(key.to_owned())))
+    }
+}
+
+/// A request for a change by a user who may make changes.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct ChangeRequest {
+    #[param(ignore)]
+    shared: Shared,
+    #[param(rename = "Idempotency-Key", value_type = Option<String>)]
+    key: Option<IdempotencyKey>,
+}
+
+impl FromRequestParts<Shared> for ChangeRequest {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
+        User::from_request_parts(parts, shared).await?;
+        let key = IdempotencyKey::read(&parts.headers)?;
+        Ok(Self { shared: shared.clone(), key })
+    }
+}
+
+impl ChangeRequest {
+    /// Makes the change, and responds that it was accepted.
+    async fn apply(self, change: impl Into<Change>) -> Result<Response, Error> {
+        self.shared.changes.apply_with_key(&self.shared, self.key, change.into()).await?;
+        Ok((StatusCode::ACCEPTED, Json(json!({}))).into_response())
+    }
 }
 
 /// A point to try.
@@ -157,11 +200,10 @@ pub(in crate::api) struct AddedTrial {
 /// Adds a trial with the user's parameters and returns its id.
 pub(in crate::api) async fn add_trial(
     shared: &Shared,
-    headers: &HeaderMap,
+    key: Option<IdempotencyKey>,
     parameters: Map<String, Value>,
 ) -> Result<TrialJobId, Error> {
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-    let trial = key.map_or_else(ids::new_trial_id, ids::trial_id_of_key);
+    let trial = key.as_ref().map_or_else(ids::new_trial_id, |key| ids::trial_id_of_key(&key.0));
     // An earlier manager, whose changes this one does not remember, may have added the trial with this key.
     if key.is_some()
         && let Some(row) = shared.state.store.trial(&trial).await?
@@ -170,7 +212,7 @@ pub(in crate::api) async fn add_trial(
         return Ok(trial);
     }
     let command = Command::AddTrial { trial: trial.clone(), parameters };
-    shared.changes.apply(shared, headers, command).await?;
+    shared.changes.apply_with_key(shared, key, command.into()).await?;
     Ok(trial)
 }
 
@@ -179,7 +221,7 @@ pub(in crate::api) async fn add_trial(
 /// The trial runs before the tuner's next proposals and counts towards `maxTrialNumber`. The tuner learns its result.
 #[utoipa::path(
     post, path = "/api/v1/trials", tag = "changes", request_body = NewPoint,
-    params(("Idempotency-Key" = Option<String>, Header)),
+    params(ChangeRequest),
     responses(
         (status = 201, body = AddedTrial),
         (status = 400, description = "a parameter is not in the search space"),
@@ -188,65 +230,54 @@ pub(in crate::api) async fn add_trial(
     security(("token" = [])),
 )]
 pub(super) async fn add(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     request: Request,
 ) -> Result<(StatusCode, Json<AddedTrial>), Error> {
     let NewPoint { parameters } = json_body(request).await?;
-    let id = add_trial(&shared, &headers, parameters).await?;
+    let id = add_trial(&change.shared, change.key, parameters).await?;
     Ok((StatusCode::CREATED, Json(AddedTrial { id })))
 }
 
 /// Stops a trial
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/stop", tag = "changes",
-    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    params(("trial", description = "the trial's id"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn stop_trial(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.apply(&shared, &headers, Command::StopTrial(trial)).await?;
-    Ok(accepted_response())
+    change.apply(Command::StopTrial(trial)).await
 }
 
 /// Reruns an ended trial, as a new attempt
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/rerun", tag = "changes",
-    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    params(("trial", description = "the trial's id"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has not ended")),
     security(("token" = [])),
 )]
 pub(super) async fn rerun_trial(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.apply(&shared, &headers, Command::RerunTrial(trial)).await?;
-    Ok(accepted_response())
+    change.apply(Command::RerunTrial(trial)).await
 }
 
 /// Makes a trial's agent send the log lines that it still buffers
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
-    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    params(("trial", description = "the trial's id"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn flush(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     TrialPath(trial): TrialPath,
 ) -> Result<Response, Error> {
-    shared.changes.apply(&shared, &headers, Command::FlushTrial(trial)).await?;
-    Ok(accepted_response())
+    change.apply(Command::FlushTrial(trial)).await
 }
 
 /// The new level of an agent's own log.
@@ -274,15 +305,13 @@ enum Level {
 /// Sets the level of an agent's own log
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/log-level", tag = "changes", request_body = LevelBody,
-    params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
+    params(("trial", description = "the trial's id"), ChangeRequest),
     responses((status = 202), (status = 400, description = "not a level"), (status = 404, description = "no such trial"),
               (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn log_level(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     TrialPath(trial): TrialPath,
     request: Request,
 ) -> Result<Response, Error> {
@@ -293,24 +322,18 @@ pub(super) async fn log_level(
         Level::Info => LogLevel::Info,
         Level::Debug => LogLevel::Debug,
     };
-    shared.changes.apply(&shared, &headers, Command::SetLogLevel(trial, level)).await?;
-    Ok(accepted_response())
+    change.apply(Command::SetLogLevel(trial, level)).await
 }
 
 /// Stops the experiment's trials; the experiment can be resumed
 #[utoipa::path(
     post, path = "/api/v1/experiment/stop", tag = "changes",
-    params(("Idempotency-Key" = Option<String>, Header)),
+    params(ChangeRequest),
     responses((status = 202), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
-pub(super) async fn stop(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
-) -> Result<Response, Error> {
-    shared.changes.apply(&shared, &headers, Change::Stop).await?;
-    Ok(accepted_response())
+pub(super) async fn stop(change: ChangeRequest) -> Result<Response, Error> {
+    change.apply(Change::Stop).await
 }
 
 /// New limits. An absent limit stays unchanged.
@@ -329,16 +352,11 @@ pub(super) struct LimitsBody {
 /// Changes the limits of the running experiment
 #[utoipa::path(
     patch, path = "/api/v1/experiment", tag = "changes", request_body = LimitsBody,
-    params(("Idempotency-Key" = Option<String>, Header)),
+    params(ChangeRequest),
     responses((status = 202), (status = 400, description = "a limit is not valid"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
-pub(super) async fn limit(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
-    request: Request,
-) -> Result<Response, Error> {
+pub(super) async fn limit(change: ChangeRequest, request: Request) -> Result<Response, Error> {
     let body: LimitsBody = json_body(request).await?;
     let duration = body.max_experiment_duration.as_ref().map(WrittenDuration::parse).transpose();
     let duration = duration
@@ -353,8 +371,7 @@ pub(super) async fn limit(
     }
     let limits =
         NewLimits { concurrency: body.trial_concurrency, trials: body.max_trial_number, duration };
-    shared.changes.apply(&shared, &headers, Command::ChangeLimits(limits)).await?;
-    Ok(accepted_response())
+    change.apply(Command::ChangeLimits(limits)).await
 }
 
 /// Imports results of other searches for the tuner
@@ -363,19 +380,13 @@ pub(super) async fn limit(
 /// were imported before are ignored.
 #[utoipa::path(
     post, path = "/api/v1/experiment/import", tag = "changes", request_body = Vec<Object>,
-    params(("Idempotency-Key" = Option<String>, Header)),
+    params(ChangeRequest),
     responses((status = 202), (status = 400, description = "an entry is not valid: its path and the reason"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
-pub(super) async fn import(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
-    request: Request,
-) -> Result<Response, Error> {
+pub(super) async fn import(change: ChangeRequest, request: Request) -> Result<Response, Error> {
     let list = large_json_body(request).await?;
-    shared.changes.apply(&shared, &headers, Command::ImportResults(list)).await?;
-    Ok(accepted_response())
+    change.apply(Command::ImportResults(list)).await
 }
 
 /// Replaces the search space for further trials
@@ -383,17 +394,14 @@ pub(super) async fn import(
 /// Running trials continue to their end. Earlier trials that fit into the new space still count.
 #[utoipa::path(
     put, path = "/api/v1/experiment/search-space", tag = "changes", request_body = Object,
-    params(("Idempotency-Key" = Option<String>, Header)),
+    params(ChangeRequest),
     responses((status = 202), (status = 400, description = "not a search space: the path and the reason"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
 pub(super) async fn search_space(
-    _: User,
-    State(shared): State<Shared>,
-    headers: HeaderMap,
+    change: ChangeRequest,
     request: Request,
 ) -> Result<Response, Error> {
     let space = large_json_body(request).await?;
-    shared.changes.apply(&shared, &headers, Command::ChangeSpace(space)).await?;
-    Ok(accepted_response())
+    change.apply(Command::ChangeSpace(space)).await
 }
