@@ -44,11 +44,8 @@ async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
     let bytes = bytes
         .map_err(|_| Error::TooSlow)?
         .map_err(|_| Error::TooLarge { limit_bytes: FORM_LIMIT })?;
-    let form = axum::extract::RawForm(bytes);
-    let uri = format!("/?{}", String::from_utf8_lossy(&form.0));
-    let uri = uri.parse().map_err(|_| Error::BadRequest("the form cannot be read".to_owned()))?;
-    let form = axum::extract::Query::try_from_uri(&uri);
-    form.map(|form| form.0).map_err(|error| Error::BadRequest(error.body_text()))
+    serde_urlencoded::from_bytes(&bytes)
+        .map_err(|error| Error::BadRequest(format!("the form cannot be read: {error}")))
 }
 
 #[derive(Deserialize)]
