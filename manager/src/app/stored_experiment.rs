@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trial_protocol::ExperimentId;
 
+use super::address_files::listen_locally;
 use super::listener::Endpoint;
 use super::rerun_trials;
 use super::server_lookup::viewer_of;
@@ -87,7 +88,7 @@ pub(super) async fn stored_api_state(
 }
 
 /// Returns the settings of a server that runs no trials.
-pub(super) fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Settings {
+fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Settings {
     Settings {
         data_dir: data_dir.to_owned(),
         host: Some(host.to_owned()),
@@ -103,14 +104,44 @@ pub(super) fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Setting
     }
 }
 
-/// A server that serves an experiment without a manager.
+/// The listener of a server that runs no trials, before it serves.
+pub(super) struct ViewListener {
+    listener: TcpListener,
+    endpoint: Endpoint,
+    /// The port.
+    pub(super) port: u16,
+}
+
+impl ViewListener {
+    /// Listens. If connections are encrypted, the folder `authority` contains the certificate.
+    pub(super) async fn bind(
+        data_dir: &Path,
+        authority: &Path,
+        host: &str,
+        port: u16,
+    ) -> Result<Self, Error> {
+        let listen = |cause| Error::Listen { host: host.to_owned(), port, cause };
+        let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
+        let address: SocketAddr = listener.local_addr().map_err(listen)?;
+        let settings = viewer_settings(data_dir, host, port);
+        let endpoint = Endpoint::build(&settings, address, authority, None, None)?;
+        Ok(Self { listener, endpoint, port: address.port() })
+    }
+
+    /// Returns the clients that can reach the server.
+    pub(super) fn reach(&self) -> Reach {
+        self.endpoint.reach
+    }
+}
+
+/// A server that runs no trials: of an experiment without a manager, or of a home.
 pub struct ViewServer {
     /// The server's address.
     pub url: String,
-    pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
-    pub(super) stop: CancellationToken,
+    served: tokio::task::JoinHandle<io::Result<()>>,
+    stop: CancellationToken,
     /// The file with the address. It exists while the server runs.
-    pub(super) url_file: PathBuf,
+    url_file: PathBuf,
     /// A store that only this server uses.
     pub(super) store: Option<Store>,
 }
@@ -126,35 +157,15 @@ pub async fn serve_stored(
     if let Some((_, url)) = viewer_of(id, dir).await {
         return Err(Error::AlreadyServed { what: format!("experiment {id}"), url });
     }
-    let listen = |cause| Error::Listen { host: host.to_owned(), port, cause };
-    let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
-    let address: SocketAddr = listener.local_addr().map_err(listen)?;
-    let settings = viewer_settings(dir.path(), host, port);
-    let Endpoint { tls, url, reach, .. } =
-        Endpoint::build(&settings, address, &dir.authority(), None, None)?;
+    let listener = ViewListener::bind(dir.path(), &dir.authority(), host, port).await?;
     let stop = CancellationToken::new();
     let (handle, commands) = ExperimentHandle::new(1);
     tokio::spawn(answer_commands(dir.clone(), commands));
-    let state =
-        stored_api_state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
+    let (reach, port) = (listener.reach(), Some(listener.port));
+    let state = stored_api_state(id, dir, reach, port, handle, stop.clone()).await?;
     // Reads all trials now, so that the first page need not wait.
     state.trial_cache.refresh().await?;
-    let router = api::router(state);
-    if let Some(local) = super::address_files::listen_locally(&dir.view_socket()) {
-        let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
-        tokio::spawn(api::serve_local(local, router, stopped));
-    }
-    let stopped = stop.clone().cancelled_owned();
-    let served = tokio::spawn(async move {
-        match tls {
-            Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
-            None => api::serve(listener, router, stopped).await,
-        }
-    });
-    let url_file = dir.view_url();
-    write_file(&url_file, 0o600, &format!("{url}\n"))
-        .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
-    Ok(ViewServer { url, served, stop, url_file, store: None })
+    ViewServer::start(listener, api::router(state), &dir.view_socket(), dir.view_url(), stop)
 }
 
 /// Returns the routes of an experiment without a manager, for this machine's loopback interface on `port`. They work
@@ -194,6 +205,31 @@ pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Rece
 }
 
 impl ViewServer {
+    /// Serves `router` over the network and on the socket, and writes the address to `url_file`.
+    pub(super) fn start(
+        listener: ViewListener,
+        router: axum::Router,
+        socket: &Path,
+        url_file: PathBuf,
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
+        let ViewListener { listener, endpoint: Endpoint { tls, url, .. }, .. } = listener;
+        if let Some(local) = listen_locally(socket) {
+            let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
+            tokio::spawn(api::serve_local(local, router, stopped));
+        }
+        let stopped = stop.clone().cancelled_owned();
+        let served = tokio::spawn(async move {
+            match tls {
+                Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
+                None => api::serve(listener, router, stopped).await,
+            }
+        });
+        write_file(&url_file, 0o600, &format!("{url}\n"))
+            .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
+        Ok(Self { url, served, stop, url_file, store: None })
+    }
+
     /// Ends the requests in progress, and then the server.
     pub async fn close(self) {
         self.stop.cancel();
