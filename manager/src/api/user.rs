@@ -4,6 +4,7 @@
 mod changes;
 mod curves;
 pub(super) mod document;
+pub(super) mod download;
 mod experiment;
 mod export;
 mod files;
@@ -30,7 +31,9 @@ pub(super) use experiment::{
 };
 pub(super) use files::{code_diff, files};
 pub(super) use log::{LineTimeView, LogQuery, LogView, log_view, output_attempt, whole_log};
-pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
+pub(super) use query_extractor::{
+    CheckedQuery, SortOrder, TrialPath, deserialize_filled, large_json_body,
+};
 pub(super) use timeline::machines;
 pub(super) use trials::{
     ListQuery, TrialPage, ValuesQuery, metric_page, requested_attempt, trial_page,

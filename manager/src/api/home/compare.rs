@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId};
 
@@ -14,6 +15,7 @@ use super::super::access::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::plot::{StepCurve, plot};
 use super::super::portal::{self, PageRefusal, Viewer, display, page as render_page};
+use super::super::user::download::{FileFormat, FileQuery, attachment};
 use super::catalog::CatalogEntry;
 use super::{Home, list};
 use crate::search::class_args::parse_direction;
@@ -59,8 +61,7 @@ pub(super) async fn page(
     State(home): State<Home>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, PageRefusal> {
-    let query = query.unwrap_or_default();
-    let ids = selected_ids(&query);
+    let (_, ids) = read_selection(&query.unwrap_or_default())?;
     let (columns, unreadable) = read_columns(&home, &ids).await?;
     let content = html! {
         h1 { "Compare experiments" }
@@ -77,9 +78,10 @@ pub(super) async fn page(
     Ok(render_page(&viewer, "Compare", Some("comparison"), &content))
 }
 
-/// Returns the ids of the selected experiments.
-fn selected_ids(query: &str) -> Vec<&str> {
-    query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect()
+/// Returns the format of the file and the ids of the selected experiments.
+fn read_selection(query: &str) -> Result<(FileFormat, Vec<String>), Error> {
+    let FileQuery { format, selected, list: IgnoredAny } = FileQuery::read(query, "experiment")?;
+    Ok((format, selected))
 }
 
 /// Returns the address of a file with the comparison.
@@ -92,12 +94,13 @@ fn file_link(columns: &[ComparedExperiment], format: &str) -> String {
 /// Reads the experiments. Also returns the problems of those that cannot be read.
 async fn read_columns(
     home: &Home,
-    ids: &[&str],
+    ids: &[String],
 ) -> Result<(Vec<ComparedExperiment>, Vec<String>), Error> {
     let entries = home.0.catalog.refresh(home).await;
     let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
     for id in ids.iter().take(MAX_COMPARED) {
-        let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
+        let id =
+            ExperimentId::new(id.as_str()).map_err(|error| Error::BadRequest(error.to_string()))?;
         match read_column(home, &entries, &id).await {
             Ok(column) => columns.push(column),
             // The experiment may have been removed since its selection.
@@ -125,22 +128,16 @@ pub(in crate::api) async fn export(
     State(home): State<Home>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
-    let query = query.unwrap_or_default();
-    let ids = selected_ids(&query);
-    let mut others = query.split('&').filter(|pair| !pair.starts_with("experiment="));
-    let format = others.find_map(|pair| pair.strip_prefix("format=")).unwrap_or("csv");
+    let (format, ids) = read_selection(&query.unwrap_or_default())?;
     let (columns, unreadable) = read_columns(&home, &ids).await?;
     if let Some(problem) = unreadable.first() {
         return Err(Error::BadRequest(problem.clone()));
     }
     let text = match format {
-        "csv" => table_of(&columns),
-        "json" => serde_json::to_string_pretty(&json_of(&columns)).unwrap_or_default(),
-        other => {
-            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
-        }
+        FileFormat::Csv => table_of(&columns),
+        FileFormat::Json => serde_json::to_string_pretty(&json_of(&columns)).unwrap_or_default(),
     };
-    Ok(list::attachment("comparison", format, text))
+    Ok(attachment("comparison", format, text))
 }
 
 /// The facts of the table of results, with their names.

@@ -5,16 +5,16 @@ use std::cmp::Ordering;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::http::header;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::portal::base::url;
+use super::super::user::download::{FileFormat, FileQuery, attachment};
 use super::super::portal::{PageRefusal, Viewer, display, page as render_page, time};
-use super::super::user::CheckedQuery;
+use super::super::user::{CheckedQuery, SortOrder, deserialize_filled};
 use super::super::{Error, percent};
 use super::Home;
 use super::catalog::CatalogEntry;
@@ -73,7 +73,9 @@ pub(in crate::api) struct ExperimentQuery {
     /// `created` (default), `name`, `state`, `best`, `progress`, `owner` or `platform`.
     sort: Option<String>,
     /// `asc` or `desc`. By default, the newest and the largest come first, and names are in alphabetical order.
-    order: Option<String>,
+    #[serde(default, deserialize_with = "deserialize_filled")]
+    #[param(value_type = Option<String>)]
+    order: Option<SortOrder>,
     /// The number of the page, from 1. A page has 200 experiments.
     page: Option<usize>,
 }
@@ -178,13 +180,10 @@ impl ExperimentQuery {
             }
         };
         let falls = matches!(named, "created" | "best" | "progress");
-        let wanted = self.order.as_deref().filter(|order| !order.is_empty());
-        let natural = match wanted {
-            None => natural,
-            Some("asc") if falls => natural.reverse(),
-            Some("desc") if !falls => natural.reverse(),
-            Some("asc" | "desc") => natural,
-            Some(other) => return Err(format!("order must be asc or desc, not {other:?}")),
+        let natural = match self.order {
+            Some(SortOrder::Ascending) if falls => natural.reverse(),
+            Some(SortOrder::Descending) if !falls => natural.reverse(),
+            Some(SortOrder::Ascending | SortOrder::Descending) | None => natural,
         };
         Ok(natural.then_with(|| a.id.cmp(&b.id)))
     }
@@ -220,7 +219,7 @@ impl ExperimentQuery {
             ("tag", self.tag.as_deref()),
             ("archived", archived.as_deref()),
             ("sort", self.sort.as_deref()),
-            ("order", self.order.as_deref()),
+            ("order", self.order.map(SortOrder::as_str)),
         ];
         let kept = own.into_iter().filter(|(name, _)| other.iter().all(|(given, _)| given != name));
         let kept = kept.filter_map(|(name, value)| Some((name, value?)));
@@ -274,34 +273,15 @@ pub(in crate::api) async fn export(
     State(home): State<Home>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
-    let query = query.unwrap_or_default();
-    let (mut format, mut rest) = ("csv", Vec::new());
-    for pair in query.split('&') {
-        match pair.split_once('=') {
-            Some(("format", value)) => format = value,
-            _ => rest.push(pair),
-        }
-    }
-    let CheckedQuery(query) = CheckedQuery::<ExperimentQuery>::of_text(&rest.join("&"))?;
+    let FileQuery { format, list: query, .. } =
+        FileQuery::<ExperimentQuery>::read(&query.unwrap_or_default(), "")?;
     let chosen = query.select(home.0.catalog.refresh(&home).await)?;
     let listed: Vec<_> = chosen.into_iter().map(to_listed).collect();
     let text = match format {
-        "csv" => csv_lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
-        "json" => serde_json::to_string_pretty(&listed).unwrap_or_default(),
-        other => {
-            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
-        }
+        FileFormat::Csv => csv_lines(&CSV_COLUMNS, listed.iter().map(csv_fields)),
+        FileFormat::Json => serde_json::to_string_pretty(&listed).unwrap_or_default(),
     };
     Ok(attachment("experiments", format, text))
-}
-
-/// Returns a file in the format `csv` or `json` for downloading.
-pub(super) fn attachment(name: &str, format: &str, text: String) -> Response {
-    let kind = if format == "csv" { "text/csv; charset=utf-8" } else { "application/json" };
-    let disposition = format!("attachment; filename=\"{name}.{format}\"");
-    let headers =
-        [(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, disposition.as_str())];
-    (headers, text).into_response()
 }
 
 /// Returns the fields of an experiment, in the order of [`CSV_COLUMNS`].
@@ -429,7 +409,7 @@ fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
             }
             @if query.archived == Some(true) { input type="hidden" name="archived" value="true"; }
             @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
-            @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
+            @if let Some(order) = query.order { input type="hidden" name="order" value=(order.as_str()); }
             button { "Apply" }
         }
     }
@@ -439,11 +419,7 @@ fn table(query: &ExperimentQuery, rows: &[CatalogEntry], viewer: &Viewer, now_ms
     let heading = |column: &str, name: &str, kind: Option<&str>| {
         let current = query.sort.as_deref().filter(|sort| !sort.is_empty()).unwrap_or("created");
         let falls = matches!(column, "created" | "best" | "progress");
-        let descending = match query.order.as_deref() {
-            Some("desc") => true,
-            Some("asc") => false,
-            _ => falls,
-        };
+        let descending = query.order.map_or(falls, |order| order == SortOrder::Descending);
         let sorted =
             (current == column).then_some(if descending { "descending" } else { "ascending" });
         let turned = match (current == column, descending) {
@@ -571,7 +547,8 @@ mod tests {
         assert_eq!(selected_ids(&ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
         assert_eq!(selected_ids(&ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
         assert_eq!(selected_ids(&ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
-        let other = ExperimentQuery { sort: text("best"), order: text("asc"), ..all() };
+        let other =
+            ExperimentQuery { sort: text("best"), order: Some(SortOrder::Ascending), ..all() };
         assert_eq!(selected_ids(&other)[..], ["b", "a", "c"]);
         let wrong = ExperimentQuery { sort: text("size"), ..all() };
         assert!(wrong.select(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());

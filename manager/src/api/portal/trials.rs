@@ -9,7 +9,7 @@ use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use super::super::user::{
-    CheckedQuery, ListQuery, TrialPage, axes, machines, present_view, trial_page,
+    CheckedQuery, ListQuery, SortOrder, TrialPage, axes, machines, present_view, trial_page,
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
@@ -80,7 +80,7 @@ impl SortableList<'_> {
     fn heading(&self, column: &str, name: &str, kind: Option<&str>) -> Markup {
         let query = &self.request.query;
         let current = query.sort.as_deref().unwrap_or("sequence") == column;
-        let descending = query.order.as_deref() == Some("desc");
+        let descending = query.order == Some(SortOrder::Descending);
         let order = if current && !descending { "desc" } else { "asc" };
         let sorted = match (current, descending) {
             (false, _) => None,
@@ -135,7 +135,7 @@ fn filter_parameters(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
         ("q", query.q.as_deref()),
         ("filter", query.filter.as_deref()),
         ("sort", query.sort.as_deref()),
-        ("order", query.order.as_deref()),
+        ("order", query.order.map(SortOrder::as_str)),
     ];
     own.into_iter().filter_map(|(name, value)| Some((name, value?)))
 }
@@ -370,15 +370,15 @@ fn column_form(sorting: &SortableList<'_>) -> Markup {
 fn hidden_fields(request: &TableRequest, names: &[&str]) -> Markup {
     let query = &request.query;
     let all = [
-        ("state", &query.state),
-        ("q", &query.q),
-        ("filter", &query.filter),
-        ("cause", &query.cause),
-        ("sort", &query.sort),
-        ("order", &query.order),
+        ("state", query.state.as_deref()),
+        ("q", query.q.as_deref()),
+        ("filter", query.filter.as_deref()),
+        ("cause", query.cause.as_deref()),
+        ("sort", query.sort.as_deref()),
+        ("order", query.order.map(SortOrder::as_str)),
     ];
     let kept = all.into_iter().filter(|(name, _)| names.contains(name));
-    let kept = kept.filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    let kept = kept.filter_map(|(name, value)| Some((name, value?)));
     html! {
         @for (name, value) in kept.filter(|(_, value)| !value.is_empty()) {
             input type="hidden" name=(name) value=(value);

@@ -253,7 +253,7 @@ async fn trials_are_listed_one_page_at_a_time() {
     let path = format!("/api/v1/trials?sort=final&order=desc&limit=1&cursor={next}");
     let (_, second) = bed.get_json(&path).await;
     assert_eq!((&second["trials"][0]["id"], second.get("next")), (&json!("u"), None));
-    let (_, waiting) = bed.get_json("/api/v1/trials?state=WAITING,RUNNING").await;
+    let (_, waiting) = bed.get_json("/api/v1/trials?state=WAITING,RUNNING&order=").await;
     assert_eq!(waiting["trials"][0]["id"], "u");
 }
 
@@ -268,7 +268,7 @@ async fn invalid_queries_are_refused_with_their_problem() {
         ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -, not beginning with -"),
         ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state; expected WAITING, RUNNING, SUCCEEDED, FAILED, USER_CANCELED, SYS_CANCELED, EARLY_STOPPED, LOST, UNKNOWN"),
         ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; expected sequence, id, state, final, latest, started, ended, duration, parameters.NAME or metrics.NAME"),
-        ("/api/v1/trials?order=up",           400, "order must be asc or desc, not \"up\""),
+        ("/api/v1/trials?order=up",           400, "the query cannot be read: order: unknown variant `up`, expected `asc` or `desc`"),
         ("/api/v1/trials?limit=0",            400, "limit must be from 1 to 1000, not 0"),
         ("/api/v1/trials?cursor=!",           400, "the cursor does not belong to this list"),
         ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `cause`, `q`, `filter`, `sort`, `order`, `limit`, `cursor`"),

@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, HashSet};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use futures_util::StreamExt as _;
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
-use super::query_extractor::CheckedQuery;
+use super::download::{FileFormat, FileQuery, attachment};
 use super::trials::{ListQuery, ValuesQuery, metric_page, table_query};
 use crate::view::Snapshot;
 use crate::view::export::{json_entry, trials_csv};
@@ -65,8 +64,9 @@ pub(super) async fn export(
     State(shared): State<Shared>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
-    let query = query.unwrap_or_default();
-    let ExportQuery { format, selected, list: query } = ExportQuery::read(&query)?;
+    let FileQuery { format, selected, list: query } =
+        FileQuery::<ListQuery>::read(&query.unwrap_or_default(), "trial")?;
+    let selected: HashSet<_> = selected.iter().map(String::as_str).collect();
     let snapshot = shared.state.trial_cache.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let listed = table::page(&snapshot.trials, &table_query(&query)?, None, usize::MAX, now_ms)
@@ -88,45 +88,11 @@ pub(super) async fn export(
         [one] if !selected.is_empty() => format!("{experiment}-trial-{}", one["sequence"]),
         _ => experiment.into_owned(),
     };
-    let (kind, body) = match format {
-        "csv" => ("text/csv; charset=utf-8", Body::from(trials_csv(&trials))),
-        "json" => ("application/json", Body::from_stream(stream_json(shared, trials))),
-        other => {
-            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
-        }
+    let body = match format {
+        FileFormat::Csv => Body::from(trials_csv(&trials)),
+        FileFormat::Json => Body::from_stream(stream_json(shared, trials)),
     };
-    let mut response = body.into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    let disposition = format!("attachment; filename=\"{name}.{format}\"");
-    if let Ok(disposition) = HeaderValue::try_from(disposition) {
-        headers.insert(header::CONTENT_DISPOSITION, disposition);
-    }
-    Ok(response)
-}
-
-/// The selected trials, and the format of the file.
-struct ExportQuery<'a> {
-    format: &'a str,
-    /// The ids of the trials. Empty if all trials of the list are selected.
-    selected: HashSet<&'a str>,
-    /// The list from which the trials are selected.
-    list: ListQuery,
-}
-
-impl<'a> ExportQuery<'a> {
-    fn read(query: &'a str) -> Result<Self, Error> {
-        let (mut format, mut selected, mut rest) = ("csv", HashSet::new(), Vec::new());
-        for pair in query.split('&') {
-            match pair.split_once('=') {
-                Some(("format", value)) => format = value,
-                Some(("trial", value)) => drop(selected.insert(value)),
-                _ => rest.push(pair),
-            }
-        }
-        let CheckedQuery(list) = CheckedQuery::of_text(&rest.join("&"))?;
-        Ok(Self { format, selected, list })
-    }
+    Ok(attachment(&name, format, body))
 }
 
 /// Returns the trials with their metrics as pieces of a JSON list. Only one trial is in memory at a time.

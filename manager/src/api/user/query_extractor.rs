@@ -3,7 +3,8 @@
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::Uri;
 use axum::http::request::Parts;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use trial_protocol::TrialJobId;
 
@@ -42,6 +43,37 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
         Self::of(&parts.uri)
     }
+}
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(in crate::api) enum SortOrder {
+    /// The smallest value comes first.
+    #[serde(rename = "asc")]
+    Ascending,
+    /// The largest value comes first.
+    #[serde(rename = "desc")]
+    Descending,
+}
+
+impl SortOrder {
+    /// Returns the word of the query.
+    pub(in crate::api) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ascending => "asc",
+            Self::Descending => "desc",
+        }
+    }
+}
+
+/// Reads a field of a query, for `deserialize_with`. An empty field counts as absent, since forms send those too.
+pub(in crate::api) fn deserialize_filled<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    text.map(|text| T::deserialize(text.into_deserializer())).transpose()
 }
 
 /// Replaces the standard library's words about an unreadable number by the expected type.

@@ -11,7 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::access::auth::User;
 use super::super::{Error, Shared};
-use super::query_extractor::{CheckedQuery, TrialPath, number_within};
+use super::query_extractor::{
+    CheckedQuery, SortOrder, TrialPath, deserialize_filled, number_within,
+};
 use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
@@ -46,7 +48,9 @@ pub(in crate::api) struct ListQuery {
     /// `metrics.NAME`.
     pub(in crate::api) sort: Option<String>,
     /// `asc` (default) or `desc`. Trials without a value are at the end.
-    pub(in crate::api) order: Option<String>,
+    #[serde(default, deserialize_with = "deserialize_filled")]
+    #[param(value_type = Option<String>)]
+    pub(in crate::api) order: Option<SortOrder>,
     /// The number of trials on the page, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     pub(in crate::api) limit: Option<u32>,
@@ -80,11 +84,7 @@ pub(super) fn table_query(query: &ListQuery) -> Result<TableQuery, Error> {
         .map_err(|error| bad(format!("state: {error}; expected {}", JobState::words())))?;
     let sort = query.sort.as_deref().filter(|word| !word.is_empty()).unwrap_or("sequence");
     let by = Column::of_word(sort);
-    let descending = match query.order.as_deref() {
-        None | Some("asc" | "") => false,
-        Some("desc") => true,
-        Some(other) => return Err(bad(format!("order must be asc or desc, not {other:?}"))),
-    };
+    let descending = query.order == Some(SortOrder::Descending);
     let text = query.q.clone().filter(|text| !text.is_empty());
     let cause = query.cause.clone().filter(|cause| !cause.is_empty());
     let filter = query.filter.as_deref().filter(|text| !text.trim().is_empty());
