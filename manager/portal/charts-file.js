@@ -39,7 +39,7 @@ const saved = (kind, { name, title, x, y, time, columns, series, range: [from, t
     surface.line([at, 44 + row * ROW, at + 18, 44 + row * ROW], { stroke: colour, width: 2.5 });
     surface.text(label, at + 24, 44 + row * ROW + SIZE * 0.35, { fill: colours.text, size: SIZE });
   }
-  const across = time ? times(from * 1000, to * 1000) : numbers(from, to), up = numbers(low, high, { written });
+  const across = time ? times(from * 1000, to * 1000) : numbers(from, to, { whole: columns.every(Number.isInteger) }), up = numbers(low, high, { written });
   const px = (value) => left + across.part(time ? value * 1000 : value) * (right - left), py = (value) => bottom - up.part(value) * (bottom - top);
   for (const [value, words] of up.ticks(8)) {
     surface.line([left, py(value), right, py(value)], { stroke: colours.grid });

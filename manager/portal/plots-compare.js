@@ -21,7 +21,7 @@ const toldOf = (one, at) => [`${named(one.name)} · trial ${one.points.sequence[
 
 // The horizontal axes of the histories. `at` is the position of a trial in the columns of its experiment.
 const AXES = [
-  { label: "trials", place: ({ points }, at) => points.sequence[at] + 1, until: ({ points }) => points.id.length, scale: (low, high, options) => numbers(low, high, { ...options, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" }) },
+  { label: "trials", place: ({ points }, at) => points.sequence[at] + 1, until: ({ points }) => points.id.length, scale: (low, high, options) => numbers(low, high, { ...options, whole: true, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" }) },
   { label: "time since the start", place: ({ points, begun }, at) => points.ended[at] === null ? null : points.ended[at] - begun, until: ({ begun, until }) => until - begun, scale: spans },
 ];
 

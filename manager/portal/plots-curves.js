@@ -38,7 +38,7 @@ const curvePanel = (name, lines, looks, { smoothing = 0, best = false, log = fal
   const [first, last] = spread(all.flatMap(({ steps }) => logX ? steps.filter((step) => step > 0) : steps)) ?? [logX ? 1 : 0, 1];
   // A single step stands in the middle.
   const ends = last > first ? [first, last] : logX ? [first / 2, first * 2] : [first - 0.5, first + 0.5];
-  const x = numbers(...ends, { log: logX, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
+  const x = numbers(...ends, { log: logX, whole: true, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
   const marks = all.flatMap((line) => line.steps.map((step, at) => ({ line, step, at }))).filter(({ line, step, at }) => line.values[at] !== null && (!logX || step > 0));
   const path = (box, { steps, values }) => steps.flatMap((step, at) => {
     const [px, py] = [box.px(x.part(step)), values[at] === null ? NaN : box.py(y.part(values[at]))];

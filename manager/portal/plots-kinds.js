@@ -66,7 +66,7 @@ const history = (points, objective, { by, log }) => {
   const positive = known.every((at) => value(at) > 0);
   const [low, high] = spread(known.map(value));
   const [from, to] = spread(all.map(place));
-  const plain = by === "number" ? numbers(from, Math.max(to, from + 1), { written: (one) => Number.isInteger(one) && one >= 0 ? one.toLocaleString("en") : "" }) : times(from, to > from ? to : from + 1000);
+  const plain = by === "number" ? numbers(from, Math.max(to, from + 1), { whole: true, written: (one) => Number.isInteger(one) && one >= 0 ? one.toLocaleString("en") : "" }) : times(from, to > from ? to : from + 1000);
   const x = plain.within(-0.012, 1.012);
   const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
   // Trials without a result are placed at the lower edge.
@@ -143,7 +143,7 @@ const durations = (points, { by = "state", log }) => {
   const counts = Array.from({ length: BARS }, () => Object.fromEntries(states.map((state) => [state, 0])));
   for (const at of rows) counts[Math.min(BARS - 1, Math.floor(x.part(length(at)) * BARS))][kindOf(at)] += 1;
   const totals = counts.map((bar) => states.reduce((sum, state) => sum + bar[state], 0));
-  const y = numbers(0, Math.max(...totals) * 1.05, { written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
+  const y = numbers(0, Math.max(...totals) * 1.05, { whole: true, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
   const inner = (box, at) => [box.px(at / BARS) + 1, box.px((at + 1) / BARS) - 1];
   const paint = (surface, box, colours) => counts.forEach((bar, at) => {
     const [left, right] = inner(box, at);

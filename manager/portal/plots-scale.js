@@ -12,8 +12,8 @@ const spread = (values) => {
   return low <= high ? [low, high] : null;
 };
 
-// A linear or logarithmic scale from `low` to `high`. `written` formats a value.
-const numbers = (low, high, { log = false, written = (value) => short(value, 4), ticksAt = null } = {}) => {
+// A linear or logarithmic scale from `low` to `high`. `written` formats a value. The ticks of a `whole` scale are integers.
+const numbers = (low, high, { log = false, written = (value) => short(value, 4), ticksAt = null, whole = false } = {}) => {
   const map = log ? Math.log : (value) => value;
   const back = log ? Math.exp : (value) => value;
   if (!(high > low)) { const room = log ? 1.5 : Math.abs(low) / 10 || 1; [low, high] = log ? [low / room, low * room] : [low - room, low + room]; }
@@ -25,7 +25,7 @@ const numbers = (low, high, { log = false, written = (value) => short(value, 4),
   const even = (most) => {
     const room = (high / 2 - low / 2) / Math.max(1, most) * 2;
     const power = 10 ** Math.floor(Math.log10(room));
-    const step = [...STEPS, 10].map((one) => one * power).find((one) => one >= room) ?? room;
+    const near = [...STEPS, 10].map((one) => one * power).find((one) => one >= room) ?? room, step = whole ? Math.max(1, near) : near;
     if (!(step > 0) || !Number.isFinite(step)) return [];
     const ticks = [];
     for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9 && ticks.length < 50; at += 1) ticks.push(at * step);
@@ -42,8 +42,8 @@ const numbers = (low, high, { log = false, written = (value) => short(value, 4),
     if (fine.length <= most) return fine.length >= 2 ? fine : even(most);
     return coarse.length <= most ? coarse : of([1], Math.ceil(coarse.length / Math.max(1, most)));
   };
-  const ticks = (most) => (ticksAt ?? (log ? powers : even))(most).map((value) => [value, written(value)]);
-  const within = (start, end) => numbers(value(start), value(end), { log, written });
+  const ticks = (most) => (ticksAt ?? (log ? powers : even))(most).filter((value) => !whole || Number.isInteger(value)).map((value) => [value, written(value)]);
+  const within = (start, end) => numbers(value(start), value(end), { log, written, whole });
   return { log, low, high, part, value, ticks, within, written };
 };
 
@@ -105,7 +105,7 @@ const parameter = (column, axis) => {
   }
   const [least, most] = spread(values) ?? [0, 1];
   const log = axis?.log === true && least > 0 && (axis.low ?? least) > 0;
-  return numbers(Math.min(least, axis?.low ?? least), Math.max(most, axis?.high ?? most), { log });
+  return numbers(Math.min(least, axis?.low ?? least), Math.max(most, axis?.high ?? most), { log, whole: values.length > 0 && values.every(Number.isInteger) });
 };
 
 // Extends a scale beyond the outermost values.

@@ -121,7 +121,7 @@ const timeline = (points, answer, { by }) => {
 
 // A scale of numbers with the lowest number at the top.
 const reversed = (low, high) => {
-  const plain = numbers(low, high, { written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
+  const plain = numbers(low, high, { whole: true, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
   return { ...plain, part: (value) => 1 - plain.part(value), value: (part) => plain.value(1 - part), within: (from, to) => reversed(plain.value(1 - to), plain.value(1 - from)) };
 };
 

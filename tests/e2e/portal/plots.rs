@@ -494,3 +494,26 @@ fn the_plots_of_ten_thousand_trials_are_small() {
     let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }
+
+#[test]
+#[ignore = "needs a browser"]
+fn an_axis_of_whole_numbers_has_only_whole_ticks() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = serve_search(&bed, 20);
+    browser.open(&format!("{url}/plots"));
+    #[rustfmt::skip]
+    let table = [
+        ("numbers(0, 3, { whole: true })",                    json!(["0", "1", "2", "3"])),
+        ("numbers(0, 3, { whole: true }).within(0.1, 0.6)",   json!(["1"])),
+        ("numbers(0.5, 20, { log: true, whole: true })",      json!(["1", "2", "5", "10", "20"])),
+        ("parameter([16, 17, 18], null)",                     json!(["16", "17", "18"])),
+        ("parameter([0.5, 1], null)",                         json!(["0.5", "0.6", "0.7", "0.8", "0.9", "1"])),
+    ];
+    for (scale, expected) in table {
+        let ticks = format!(
+            "return import('/assets/plots-scale.js').then(({{ numbers, parameter }}) => {scale}.ticks(8).map(([, words]) => words))"
+        );
+        assert_eq!(browser.run_script(&ticks), expected, "{scale}");
+    }
+}
