@@ -14,6 +14,9 @@ const note = (text) => {
   return line;
 };
 
+// The model of a plot whose data has not arrived.
+const LOADING = { panels: [], empty: "Loading…", loading: true };
+
 // Removes escape sequences, control characters and direction marks, as the server does.
 const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u007e]*[\u0040-\u007e]/g, "")
   .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "\u2421")
@@ -210,4 +213,4 @@ const join = (curves) => {
 // Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
-export { kept, stroke, dash, metricNamed, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };
+export { kept, LOADING, stroke, dash, metricNamed, moment, named, note, tame, zone, short, font, scale, high, painted, draw, redrawn, join };

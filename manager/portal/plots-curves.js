@@ -1,6 +1,6 @@
 // Curves over steps: the intermediate results of many trials, with a panel for each metric.
 
-import { metricNamed, short, tame } from "./charts.js";
+import { LOADING, metricNamed, short, tame } from "./charts.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, roomy, spread } from "./plots-scale.js";
 import { trialAddress, trialTold } from "./plots-kinds.js";
@@ -77,7 +77,8 @@ const hintOf = (panels, directions, { best, log }) => [
 
 // The intermediate results of an experiment's trials. Better trials have stronger colours.
 const curves = (points, objectives, objective, answer, options) => {
-  if (!answer || answer.metrics.length === 0) return { panels: [], empty: "Nothing to show: no trial has reported an intermediate result." };
+  if (!answer) return LOADING;
+  if (answer.metrics.length === 0) return { panels: [], empty: "Nothing to show: no trial has reported an intermediate result." };
   const place = new Map(points.sequence.map((sequence, at) => [sequence, at]));
   const result = (sequence) => { const at = place.get(sequence); return at === undefined ? null : objective.values[at] ?? objective.latest?.[at] ?? null; };
   const order = new Map([...new Set(answer.metrics.flatMap(({ curves: all }) => all.map(({ sequence }) => sequence)))].map((sequence) => [sequence, result(sequence)]).filter(([, value]) => value !== null)

@@ -4,7 +4,7 @@
 // A model is `{ panels, legend, ramp, table, empty, high, hint }`. A panel is `{ title, x, y, labels: [x, y], paint, xs, ys, tell, address }`:
 // two scales, a function that draws on a surface, the positions of its marks from 0 to 1, the description of a mark, and its page.
 
-import { dash, named, note, scale as enlarged, tame } from "./charts.js";
+import { dash, LOADING, named, note, scale as enlarged, tame } from "./charts.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 
 // The pointer selects marks within `REACH` pixels. A drag of less than `DRAG` pixels is a click.
@@ -444,7 +444,7 @@ const lazily = (id, controls, bring, model, paced, chooser = "") => {
     try { await bring(); failed = null; } catch (error) { old = true; failed = `Cannot load this plot: ${error.message}`; }
     update();
   });
-  plot.set(() => ({ panels: [], empty: "Loading…", loading: true }));
+  plot.set(() => LOADING);
   nearing(place, (near) => { seen = near; if (seen && old) fetched(); });
   return { plot, update, load: () => { if (old) fetched(); }, news: () => { old = true; if (seen) fetched(); } };
 };

@@ -1,6 +1,6 @@
 // The timeline of attempts, with a row for each trial or machine: waiting, running, retried.
 
-import { tame, zone } from "./charts.js";
+import { LOADING, tame, zone } from "./charts.js";
 import { WORDS } from "./points.js";
 import { kinds, numbers, span, times } from "./plots-scale.js";
 import { lookOf, legendOf, trialAddress } from "./plots-kinds.js";
@@ -32,7 +32,8 @@ const waiting = (spans) => {
 };
 
 const timeline = (points, answer, { by }) => {
-  if (!answer || answer.sequence.length === 0) return { panels: [], empty: "Nothing to show yet: no trial has been submitted." };
+  if (!answer) return LOADING;
+  if (answer.sequence.length === 0) return { panels: [], empty: "Nothing to show yet: no trial has been submitted." };
   const all = answer.sequence.map((_, at) => at), { now } = answer;
   const began = (at) => answer.began[at] ?? answer.ended[at] ?? now;
   const ended = (at) => answer.ended[at] ?? now;

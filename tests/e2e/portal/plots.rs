@@ -517,3 +517,20 @@ fn an_axis_of_whole_numbers_has_only_whole_ticks() {
         assert_eq!(browser.run_script(&ticks), expected, "{scale}");
     }
 }
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_plot_whose_data_has_not_arrived_says_that_it_loads() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = serve_search(&bed, 20);
+    browser.open(&format!("{url}/plots"));
+    for (module, model) in
+        [("curves", "curves({}, [], {}, null, {})"), ("timeline", "timeline({}, null, {})")]
+    {
+        let model = format!(
+            "return import('/assets/plots-{module}.js').then(({{ {module} }}) => {model}.loading)"
+        );
+        assert_eq!(browser.run_script(&model), json!(true), "{module}");
+    }
+}
