@@ -317,6 +317,11 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     checked.map_err(|problems| {
         let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::split_problems).collect();
         locate_problems(&mut problems, &bytes);
+        // Problems without a line in this file come last, in the order of their discovery.
+        problems.sort_by_key(|problem| match (&problem.file, problem.location) {
+            (None, Some(at)) => (0, at.line, at.column),
+            (Some(_), _) | (None, None) => (1, 0, 0),
+        });
         Problem::combine_into_error(problems, file)
     })
 }

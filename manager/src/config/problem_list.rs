@@ -26,7 +26,6 @@ const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
         &[
             "trialCommand",
             "assessor",
-            "trainingService",
             "objective",
             "objectives",
             "constraints",
@@ -49,6 +48,10 @@ const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
     ),
 ];
 
+/// The fields whose checks depend on the types of the parameters. After a repair of a parameter of the search space,
+/// their problems are left out.
+const PARAMETER_DEPENDENT_FIELDS: [&str; 3] = ["tuner", "advisor", "assessor"];
+
 /// Returns the problems of a document, starting with the known first one, in the order of their discovery.
 pub(super) fn find_all_problems(
     mut document: Value,
@@ -59,47 +62,83 @@ pub(super) fn find_all_problems(
     let mut next = Some(first);
     while let Some(mut problem) = next {
         let others = std::mem::take(&mut problem.others);
-        let section = section_of(&problem).to_owned();
-        let doubtful = DEPENDENT_FIELDS.iter().any(|(sections, dependent)| {
-            dependent.contains(&section.as_str())
-                && repaired.iter().any(|known: &String| sections.contains(&known.as_str()))
-        });
-        if doubtful || repaired.contains(&section) {
+        let place = find_place(&problem, &document);
+        if repaired.contains(&place) {
             break;
         }
+        let is_certain = !may_follow_from_repair(&place, &repaired);
         // A misspelt field is also reported as missing, which would be the same problem twice.
         let meant = format!("`{}`", problem.path);
         let is_meant = |known: &Problem| known.message.contains(&meant);
-        if !(problem.message.starts_with("is missing") && reported.iter().any(is_meant)) {
-            reported.push(problem);
-        }
-        let mut sections = vec![section];
-        for other in others {
-            sections.push(section_of(&other).to_owned());
-            reported.push(other);
+        let is_repeated =
+            problem.message.starts_with("is missing") && reported.iter().any(is_meant);
+        let mut places = vec![place];
+        places.extend(others.iter().map(|other| find_place(other, &document)));
+        if is_certain {
+            reported.extend(Some(problem).filter(|_| !is_repeated));
+            reported.extend(others);
         }
         if reported.len() >= MAX_PROBLEMS
-            || !sections.iter().all(|name| repair_section(&mut document, name))
+            || !places.iter().all(|name| repair_part(&mut document, name))
         {
             break;
         }
-        repaired.append(&mut sections);
+        repaired.append(&mut places);
         next = check(document.clone(), base).err();
     }
     reported
 }
 
-/// Returns the top-level field that a problem is about.
-fn section_of(problem: &Problem) -> &str {
-    match &problem.file {
-        Some(_) => "searchSpace",
-        None => problem.path.split(['.', '[']).next().unwrap_or(&problem.path),
+/// Returns whether a problem may only be a consequence of an earlier repair.
+fn may_follow_from_repair(place: &str, repaired: &[String]) -> bool {
+    let is_repaired = |field: &str| repaired.iter().any(|known| known == field);
+    let of_section = DEPENDENT_FIELDS.iter().any(|(sections, dependent)| {
+        dependent.contains(&place) && sections.iter().any(|section| is_repaired(section))
+    });
+    let of_parameter = PARAMETER_DEPENDENT_FIELDS.contains(&place)
+        && repaired.iter().any(|known| known.starts_with(PARAMETER_PREFIX));
+    of_section || of_parameter
+}
+
+/// The beginning of the place of a parameter in the search space.
+const PARAMETER_PREFIX: &str = "searchSpace.";
+
+/// Returns the part of the document that a repair replaces: a parameter of the search space, or a top-level field.
+fn find_place(problem: &Problem, document: &Value) -> String {
+    if problem.file.is_some() {
+        return "searchSpace".to_owned();
+    }
+    let within = problem.path.strip_prefix(PARAMETER_PREFIX);
+    let parameter = within.and_then(|path| {
+        let is_parameter = |name: &&String| {
+            path.strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        // A name may contain a dot, and be longer than another name.
+        let space = find_inline_space(document)?.as_object()?;
+        space.keys().filter(is_parameter).max_by_key(|name| name.len())
+    });
+    match parameter {
+        Some(name) => format!("{PARAMETER_PREFIX}{name}"),
+        None => problem.path.split(['.', '[']).next().unwrap_or(&problem.path).to_owned(),
     }
 }
 
-/// Replaces a section by a valid one, or removes it if it is not required.
-fn repair_section(document: &mut Value, section: &str) -> bool {
+fn find_inline_space(document: &Value) -> Option<&Value> {
+    let mut members = document.as_object()?.iter();
+    members.find(|(name, _)| folded(name) == folded("searchSpace")).map(|(_, space)| space)
+}
+
+/// Replaces a parameter or a section by a valid one, or removes a section that is not required.
+fn repair_part(document: &mut Value, section: &str) -> bool {
     let Some(members) = document.as_object_mut() else { return false };
+    if let Some(name) = section.strip_prefix(PARAMETER_PREFIX) {
+        let mut spaces = members.iter_mut();
+        let space = spaces.find(|(name, _)| folded(name) == folded("searchSpace"));
+        let Some(space) = space.and_then(|(_, space)| space.as_object_mut()) else { return false };
+        space.insert(name.to_owned(), json!({"_type": "uniform", "_value": [0, 1]}));
+        return true;
+    }
     let (removed, substitute): (&[&str], _) = match section {
         "searchSpace" | "searchSpaceFile" => {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});

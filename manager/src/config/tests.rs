@@ -277,7 +277,7 @@ fn a_users_own_tuner_may_have_any_search_space() {
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
         (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
         // A typing error in the tuner is reported, rather than a problem of the space for another tuner.
-        (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 192: debug: expected true or false, found 1\n  line 1, column 135: tuner.clasName: unknown field")),
+        (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 135: tuner.clasName: unknown field; did you mean `className`?\n  line 1, column 192: debug: ")),
     ];
     for (changes, message) in table {
         let document = document_with(&changes);
@@ -312,14 +312,20 @@ fn all_problems_and_only_problems_are_reported_at_once() {
     let table = [
         // The changes, and where the problems are.
         (json!({"trialConcurrency": 0, "maxTrialNumber": 0, "maxExperimentDuration": "soon", "tuner": {"name": "Oracle"}, "trainingService": {"platform": "moon"}}),
-         &["trialConcurrency", "maxExperimentDuration", "maxTrialNumber", "tuner.name"][..]),
+         &["trialConcurrency", "tuner.name", "trainingService.platform", "maxTrialNumber", "maxExperimentDuration"][..]),
         (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
          &["trialComand", "colour", "trialConcurrency"]),
+        // Each parameter is checked, and the placeholders against their names.
+        (json!({"searchSpace": {"lr": {"_type": "gauss"}, "a": [1], "b": {"_type": "choice", "_value": []}}, "trialCommand": "t {{lr}} {{c}}"}),
+         &["searchSpace.lr", "searchSpace.a", "searchSpace.b._value", "trialCommand"]),
+        // A problem of the tuner does not hide those of the service.
+        (json!({"tuner": {"name": "TPE", "classArgs": {"sed": 1}}, "trainingService": {"platform": "local", "gpus": 1}}),
+         &["tuner.classArgs.sed", "trainingService.gpus"]),
         // Fields that depend on a faulty space are not checked against the substitute.
         (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
          &["searchSpace.lr._type", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
-         &["objective", "trainingService.gpus"]),
+         &["trainingService.gpus", "objective"]),
     ];
     for (changes, expected) in table {
         let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
