@@ -35,7 +35,7 @@ pub use self::server_lookup::{home_of, manager_of, viewer_of};
 use self::server_start::{ServerContext, StartedServers};
 use self::server_tasks::ServerTasks;
 pub use self::stored_experiment::{ViewServer, router_on_machine, serve_stored, stored_client};
-pub use self::trial_program::find_trial_program;
+pub use self::trial_program::{find_trial_program, missing_script_warning};
 pub use self::without_manager::{clean, rerun_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::ExperimentHandle;

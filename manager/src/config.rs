@@ -20,6 +20,7 @@ mod secret_file;
 mod section;
 mod service;
 mod services;
+mod unintended;
 pub mod units;
 mod v1;
 

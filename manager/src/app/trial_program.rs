@@ -29,6 +29,37 @@ pub fn find_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), S
     Some((program.to_owned(), found))
 }
 
+/// Returns a warning if the script that the trials' command names is not in the code directory. `None` also if the
+/// script cannot be determined.
+pub fn missing_script_warning(spec: &ExperimentSpec) -> Option<String> {
+    if !spec.training_service.section().is_local() {
+        return None;
+    }
+    let script = required_script(&spec.trial_command)?;
+    let folder = &spec.trial_code_directory;
+    let is_missing = folder.is_dir() && !folder.join(script).exists();
+    is_missing.then(|| {
+        format!(
+            "`trialCommand` runs {script}, which does not exist in {}; correct the name or `trialCodeDirectory`",
+            folder.display()
+        )
+    })
+}
+
+/// Returns the Python script without which a shell command certainly fails.
+fn required_script(line: &str) -> Option<&str> {
+    let program = required_program(line)?.rsplit('/').next()?;
+    let version = program.strip_prefix("python")?;
+    if !version.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    // `-u` and `-B` take no value. Another option may name a module in place of a script.
+    let script = line.split_whitespace().skip(1).find(|word| !matches!(*word, "-u" | "-B"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./+-".contains(c);
+    let stem = script.strip_suffix(".py")?;
+    (!stem.is_empty() && !stem.starts_with('-') && stem.chars().all(plain)).then_some(script)
+}
+
 /// Returns the program without which a shell command certainly fails. `None` if the command is too complex to tell.
 fn required_program(line: &str) -> Option<&str> {
     let line = line.trim_start();
@@ -47,6 +78,29 @@ fn required_program(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_is_returned_only_if_the_command_certainly_fails_without_it() {
+        #[rustfmt::skip]
+        let table = [
+            ("python3 train.py --lr {{lr}}",     Some("train.py")),
+            ("python3 -u sub/train.py 2>&1",     Some("sub/train.py")),
+            ("/usr/bin/python3.12 /opt/t.py",    Some("/opt/t.py")),
+            ("python a.py && python b.py",       Some("a.py")),
+            ("python3 -m package.train",         None),
+            ("python3 -c pass x.py",             None),
+            ("python3 {{script}}.py",            None),
+            ("python3 $SCRIPT.py",               None),
+            ("python3 train.py || true",         None),
+            ("curl -O host/a.py && python3 a.py", None),
+            ("python3 'my train.py'",            None),
+            ("bash train.sh",                    None),
+            ("python-config x.py",               None),
+        ];
+        for (line, script) in table {
+            assert_eq!(required_script(line), script, "{line}");
+        }
+    }
 
     #[test]
     fn a_program_is_returned_only_if_the_command_certainly_fails_without_it() {

@@ -30,18 +30,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     };
     let mut checks = Checks { format: common.output, findings: Vec::new() };
     checks.print("ok", "file", &file.display().to_string());
-    for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
-        checks.print("-", "file", &warning);
-    }
-    if let Some(sentence) = spec.assumed_direction_hint() {
-        checks.print("-", "objective", &sentence);
-    }
-    if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {
-        checks.print("-", "objective", &warning);
-    }
-    for sentence in spec.missing_direction_warning().iter().flat_map(|all| all.lines()) {
-        checks.print("-", "tuner", sentence);
-    }
+    print_warnings(&spec, &mut checks);
     let mut good = true;
     if spec.training_service.section().needs_code() {
         let found = code_archive::describe_archive(&spec.trial_code_directory);
@@ -49,6 +38,9 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
     if let Some((program, found)) = app::find_trial_program(&spec) {
         good &= checks.check("trial", found.map(|()| format!("{program} exists")));
+    }
+    if let Some(warning) = app::missing_script_warning(&spec) {
+        checks.print("-", "trial", &warning);
     }
     let mut can_ask = true;
     for (name, found) in app::check_advisers(&spec).await {
@@ -75,6 +67,23 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             print_error(&error);
             EXIT_NOTHING_SUCCEEDED
         }
+    }
+}
+
+/// Prints the warnings about the settings of the file.
+fn print_warnings(spec: &ExperimentSpec, checks: &mut Checks) {
+    let warnings = spec.ignored_warning().into_iter().chain(spec.constant_options_warning());
+    for warning in warnings.chain(spec.space_warnings()).chain(spec.endless_warning()) {
+        checks.print("-", "file", &warning);
+    }
+    if let Some(sentence) = spec.assumed_direction_hint() {
+        checks.print("-", "objective", &sentence);
+    }
+    if let Some(warning) = spec.objective.as_deref().and_then(|name| spec.direction_warning(name)) {
+        checks.print("-", "objective", &warning);
+    }
+    for sentence in spec.missing_direction_warning().iter().flat_map(|all| all.lines()) {
+        checks.print("-", "tuner", sentence);
     }
 }
 

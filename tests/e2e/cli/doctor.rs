@@ -162,3 +162,28 @@ fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
         assert!(stdout.contains(expected), "{program}: {stdout}");
     }
 }
+
+#[test]
+fn settings_that_users_rarely_intend_have_a_warning() {
+    let bed = TestBed::new();
+    let space = json!({
+        "x": {"_type": "uniform", "_value": [0, 1]},
+        "size": {"_type": "choice", "_value": [16, 32, 16]},
+        "step": {"_type": "quniform", "_value": [0, 1, 5]},
+    });
+    let search = Search::new("python3 trian.py", 5).with("searchSpace", space);
+    let (code, stdout, stderr) = run_doctor(&bed, &search.without("maxTrialNumber"), &[]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    for warning in [
+        "-     file   searchSpace: `size` has the option 16 twice",
+        "-     file   searchSpace: the step of `step` leaves one value, 0",
+        "-     file   the search has no end",
+        "-     trial  `trialCommand` runs trian.py, which does not exist in ",
+    ] {
+        assert!(stdout.contains(warning), "{warning:?} is not in {stdout}");
+    }
+    // A sound experiment has none.
+    bed.write("code/train.py", "");
+    let (_, stdout, _) = run_doctor(&bed, &Search::new("python3 train.py", 5), &[]);
+    assert_eq!(stdout.lines().filter(|line| line.starts_with('-')).count(), 0, "{stdout}");
+}

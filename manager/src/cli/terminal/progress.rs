@@ -86,7 +86,8 @@ impl Progress {
         progress.print_raw(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
         progress.print(&format!("  results are stored in {}", running.dir.path().display()));
         let spec = &running.spec;
-        for warning in spec.ignored_warning().into_iter().chain(spec.constant_options_warning()) {
+        let warnings = spec.ignored_warning().into_iter().chain(spec.constant_options_warning());
+        for warning in warnings.chain(spec.space_warnings()) {
             progress.print(&format!("  {warning}"));
         }
         if let Some(sentence) = running.spec.assumed_direction_hint() {

@@ -36,6 +36,21 @@ impl Domain {
         }
     }
 
+    /// Returns the option of a choice that equals an earlier option, if any.
+    pub fn repeated_option(&self) -> Option<&Value> {
+        let Self::Choice(values) = self else { return None };
+        let is_repeated = |(index, value): &(usize, &Value)| {
+            values[..*index].iter().any(|earlier| is_equal_in_python(earlier, value))
+        };
+        values.iter().enumerate().find(is_repeated).map(|(_, value)| value)
+    }
+
+    /// Returns the only value of a range whose step leaves no other.
+    pub fn only_multiple(&self) -> Option<f64> {
+        let Self::Real(real) = self else { return None };
+        (real.size() == Some(1)).then(|| real.value(real.quantile(0.5)))
+    }
+
     /// Returns the position of a value. `path` names the value in errors.
     pub(super) fn locate(&self, value: &Value, path: &str) -> Result<Coordinate, Error> {
         match self {
