@@ -18,32 +18,38 @@ use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// Deletes everything that an experiment left outside its folder. `cluster` is the cluster on which it ran, if the
-/// experiment's store does not name one or is lost.
+/// experiment's store does not name one or is lost. Returns the number of trials without a recorded end. Their states
+/// stay, because their last reports decide them, and only a manager can receive those.
 pub async fn clean(
     dir: &ExperimentDir,
     id: &ExperimentId,
     cluster: Option<Access>,
-) -> Result<(), Error> {
+) -> Result<usize, Error> {
     if let Some(access) = cluster {
-        return Ok(clean_cluster(&access, id).await.map_err(BoxError::from)?);
+        clean_cluster(&access, id).await.map_err(BoxError::from)?;
+        return Ok(0);
     }
-    let Some(spec) = stored_spec(dir, id).await? else { return Ok(()) };
+    let Some((spec, open_trials)) = stored_experiment(dir, id).await? else { return Ok(0) };
     let context = CleanContext { id, spec: &spec, dir };
-    Ok(platform(&spec.training_service).clean(context).await?)
+    platform(&spec.training_service).clean(context).await?;
+    Ok(open_trials)
 }
 
-async fn stored_spec(
+/// Returns the specification of an experiment, and the number of its trials without a recorded end.
+async fn stored_experiment(
     dir: &ExperimentDir,
     id: &ExperimentId,
-) -> Result<Option<ExperimentSpec>, Error> {
+) -> Result<Option<(ExperimentSpec, usize)>, Error> {
     if !dir.database().exists() {
         let data_dir = dir.path().parent().map(PathBuf::from).unwrap_or_default();
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
     }
     let store = open_store(id, dir).await?;
-    let row = store.experiment().await?;
+    let (row, trials) = (store.experiment().await?, store.trials().await?);
     store.close().await;
-    Ok(row.map(|row| config::from_canonical(&row.canonical)).transpose()?)
+    let open_trials = trials.iter().filter(|trial| !trial.state.is_final()).count();
+    let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
+    Ok(spec.map(|spec| (spec, open_trials)))
 }
 
 /// Marks ended trials for another run, all or none; the next `resume` starts them. Trials that already wait are not

@@ -1,11 +1,13 @@
 //! `clean`: stops the trials that an experiment without a manager left, and deletes what it left outside its folder.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use trial_protocol::ExperimentId;
 
+use super::terminal::plain_text::counted;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail};
 use crate::app;
 use crate::training_service::kubernetes::client::Access;
@@ -37,9 +39,24 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
         Err(error) => return fail(&error, EXIT_NOTHING_SUCCEEDED),
     };
     match runtime.block_on(app::clean(dir, id, place)) {
-        Ok(()) => ExitCode::from(EXIT_DONE),
+        Ok(open_trials) => {
+            if open_trials > 0 {
+                // Ignored: standard error may be closed.
+                drop(writeln!(std::io::stderr().lock(), "{}", open_trials_note(id, open_trials)));
+            }
+            ExitCode::from(EXIT_DONE)
+        }
         Err(error) => {
             fail(&error, if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED })
         }
     }
+}
+
+/// Returns the note about trials that were stopped and whose ends are not recorded.
+fn open_trials_note(id: &ExperimentId, open_trials: usize) -> String {
+    let (trials, have) =
+        (counted(open_trials, "trial"), if open_trials == 1 { "has" } else { "have" });
+    format!(
+        "{trials} of experiment {id} {have} no recorded end, because only a manager can receive the last reports; `trial-manager resume {id}` records how the trials ended, and runs interrupted ones again"
+    )
 }

@@ -65,6 +65,9 @@ fn an_experiment_whose_trials_run_without_a_manager_is_not_removed() {
     clean.args(["clean", &id, "--data-dir"]).arg(bed.data_folder());
     let cleaned = bed.start(&mut clean).finish(WAIT_TIMEOUT);
     assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
+    let note = format!("1 trial of experiment {id} has no recorded end");
+    assert!(cleaned.stderr.contains(&note), "{}", cleaned.stderr);
+    assert!(cleaned.stderr.contains("trial-manager resume"), "{}", cleaned.stderr);
     bed.wait_until_empty();
     drop(gate);
     assert_eq!(remove().code, Some(0));
