@@ -11,6 +11,7 @@ mod home;
 mod listener;
 mod nni_files;
 mod notifier;
+mod reached_limit;
 mod server_lookup;
 mod server_start;
 mod server_tasks;
@@ -26,11 +27,12 @@ use tokio::sync::mpsc;
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
-use self::experiment_setup::OpenedExperiment;
+use self::experiment_setup::{OpenedExperiment, SpecSource};
 pub use self::home::serve_home;
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
 pub use self::notifier::send_remaining;
+pub use self::reached_limit::ReachedLimit;
 pub use self::server_lookup::{home_of, manager_of, viewer_of};
 use self::server_start::{ServerContext, StartedServers};
 use self::server_tasks::ServerTasks;
@@ -40,6 +42,7 @@ pub use self::without_manager::{clean, rerun_trials};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::ExperimentHandle;
 use crate::experiment::code_recorder::CodeRecorder;
+use crate::experiment::command::NewLimits;
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
 use crate::experiment::task::{Dependencies, Inbox, run_experiment};
@@ -94,8 +97,8 @@ pub enum ExperimentStart {
     NewWithId(ExperimentId, Box<ExperimentSpec>),
     /// A new experiment with an id that another program chose. Its folder may exist.
     NewWithForeignId(ExperimentId, Box<ExperimentSpec>),
-    /// The interrupted experiment with this id.
-    Resume(String),
+    /// The interrupted experiment with this id, under new limits. Higher limits also continue a finished experiment.
+    Resume(String, NewLimits),
 }
 
 /// A finished experiment.
@@ -107,6 +110,8 @@ pub struct FinishedExperiment {
     pub spec: ExperimentSpec,
     /// The experiment's store.
     pub store: Store,
+    /// The limits that ended the search.
+    pub reached: Vec<ReachedLimit>,
 }
 
 /// A running experiment.
@@ -148,20 +153,22 @@ pub struct EndedExperiment {
 /// Starts a manager for one experiment. If a new experiment cannot start, its folder is removed: the user corrects
 /// the experiment file, and the next experiment has another id.
 pub async fn start(settings: Settings, what: ExperimentStart) -> Result<RunningManager, Error> {
-    let (id, new, is_ours) = match what {
-        ExperimentStart::New(spec) => (ids::new_experiment_id(), Some(spec), true),
+    let (id, source, is_ours) = match what {
+        ExperimentStart::New(spec) => (ids::new_experiment_id(), SpecSource::New(spec), true),
         ExperimentStart::NewWithId(id, spec) => {
             let dir = ExperimentDir::new(&settings.data_dir, &id);
             if dir.path().exists() {
                 return Err(Error::IdTaken { id, folder: dir.path().to_owned() });
             }
-            (id, Some(spec), true)
+            (id, SpecSource::New(spec), true)
         }
-        ExperimentStart::NewWithForeignId(id, spec) => (id, Some(spec), false),
-        ExperimentStart::Resume(id) => (ExperimentId::new(id)?, None, false),
+        ExperimentStart::NewWithForeignId(id, spec) => (id, SpecSource::New(spec), false),
+        ExperimentStart::Resume(id, limits) => {
+            (ExperimentId::new(id)?, SpecSource::Stored(limits), false)
+        }
     };
     let dir = ExperimentDir::new(&settings.data_dir, &id);
-    let begun = Box::pin(begin(settings, id, dir.clone(), new)).await;
+    let begun = Box::pin(begin(settings, id, dir.clone(), source)).await;
     if is_ours && begun.is_err() {
         // A folder that cannot be removed does no harm.
         drop(std::fs::remove_dir_all(dir.path()));
@@ -173,10 +180,10 @@ async fn begin(
     settings: Settings,
     id: ExperimentId,
     dir: ExperimentDir,
-    new: Option<Box<ExperimentSpec>>,
+    source: SpecSource,
 ) -> Result<RunningManager, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let opened = OpenedExperiment::open(&settings, &id, &dir, new, clock.as_ref()).await?;
+    let opened = OpenedExperiment::open(&settings, &id, &dir, source, clock.as_ref()).await?;
     let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);

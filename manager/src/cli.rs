@@ -27,6 +27,7 @@ mod doctor;
 mod experiment;
 mod export;
 mod follow;
+mod limits;
 mod man;
 mod nni_node;
 mod open;
@@ -80,10 +81,12 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// Resume an interrupted experiment.
+    /// Resume an interrupted experiment, or continue a finished one under higher limits.
     Resume {
         /// Id of the experiment, as printed by `run`.
         id: String,
+        #[command(flatten)]
+        limits: limits::LimitArgs,
         /// Keep serving the pages and the API after the experiment has ended, until interrupted or stopped. Has no
         /// effect if the experiment is stopped before it ends.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
@@ -423,8 +426,9 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
             }
             Err(error) => return ControlFlow::Break(fail(&error, EXIT_BAD_INPUT)),
         },
-        Command::Resume { id, keep_serving, common } => {
-            Invocation::Run(common, ExperimentStart::Resume(id), keep_serving)
+        Command::Resume { id, limits, keep_serving, common } => {
+            let what = ExperimentStart::Resume(id, limits.new_limits());
+            Invocation::Run(common, what, keep_serving)
         }
         Command::Experiment(command) => Invocation::Experiment(command),
         Command::Ls { options } => {

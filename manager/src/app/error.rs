@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use trial_protocol::{ExperimentId, IdError};
 
-use super::{FinishedExperiment, advertised_address};
+use super::{FinishedExperiment, ReachedLimit, advertised_address};
 use crate::api;
 use crate::code_archive;
 use crate::config;
@@ -69,6 +69,17 @@ pub enum Error {
     AlreadyDone {
         /// The experiment with its results.
         finished: Box<FinishedExperiment>,
+    },
+    /// The experiment is done, and its new limits leave no room for another trial.
+    #[error(
+        "experiment {id} is done and does not continue under these limits: {}",
+        ReachedLimit::describe(reached)
+    )]
+    NoRoom {
+        /// The id.
+        id: ExperimentId,
+        /// The limits.
+        reached: Vec<ReachedLimit>,
     },
     /// A file or folder of the data directory cannot be written.
     #[error("cannot write {}; {}", .path.display(), data_dir_remedy(.source.kind()))]
@@ -175,6 +186,7 @@ impl Error {
             | Self::IdTaken { .. }
             | Self::RecordLost { .. }
             | Self::AlreadyDone { .. }
+            | Self::NoRoom { .. }
             | Self::DataDir { .. }
             | Self::AlreadyRuns { .. }
             | Self::AlreadyServed { .. }
@@ -191,7 +203,12 @@ impl Error {
                     | store::Error::ForeignDatabase { .. }
                     | store::Error::NewerSchema { .. }
             ),
-            Self::Refused(refused) => matches!(refused, CommandError::UnknownTrial(_)),
+            Self::Refused(refused) => matches!(
+                refused,
+                CommandError::UnknownTrial(_)
+                    | CommandError::ZeroLimit(_)
+                    | CommandError::InvalidValue(_)
+            ),
             Self::NotStopped { .. } | Self::DatabaseMissing { .. } | Self::TaskFailed => false,
         }
     }

@@ -2,14 +2,16 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
 use super::server_lookup::open_store;
-use super::{Error, FinishedExperiment, Settings, advertised_address, backup_check};
+use super::{Error, FinishedExperiment, ReachedLimit, Settings, advertised_address, backup_check};
 use crate::config::{self, ExperimentSpec, SecretFile};
+use crate::experiment::command::NewLimits;
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
 use crate::training_service::platform::{CheckContext, CheckedPlatform, platform};
@@ -17,6 +19,14 @@ use crate::util::clock::Clock;
 use crate::util::files::{create_private_folder, write_file};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
+
+/// The source of an experiment's specification.
+pub(super) enum SpecSource {
+    /// A new specification.
+    New(Box<ExperimentSpec>),
+    /// The experiment's record, under new limits.
+    Stored(NewLimits),
+}
 
 /// An experiment with an open record.
 pub(super) struct OpenedExperiment {
@@ -33,17 +43,17 @@ pub(super) struct OpenedExperiment {
 }
 
 impl OpenedExperiment {
-    /// Creates the experiment `new`, or resumes the one in `dir`.
+    /// Creates a new experiment, or resumes the one in `dir`.
     pub(super) async fn open(
         settings: &Settings,
         id: &ExperimentId,
         dir: &ExperimentDir,
-        new: Option<Box<ExperimentSpec>>,
+        source: SpecSource,
         clock: &dyn Clock,
     ) -> Result<Self, Error> {
-        match new {
-            Some(spec) => Self::create(settings, id, dir, *spec, clock).await,
-            None => Self::resume(settings, id, dir).await,
+        match source {
+            SpecSource::New(spec) => Self::create(settings, id, dir, *spec, clock).await,
+            SpecSource::Stored(limits) => Self::resume(settings, id, dir, &limits, clock).await,
         }
     }
 
@@ -75,6 +85,8 @@ impl OpenedExperiment {
         settings: &Settings,
         id: &ExperimentId,
         dir: &ExperimentDir,
+        limits: &NewLimits,
+        clock: &dyn Clock,
     ) -> Result<Self, Error> {
         let unknown =
             || Error::NoSuchExperiment { id: id.clone(), data_dir: settings.data_dir.clone() };
@@ -89,7 +101,7 @@ impl OpenedExperiment {
         }
         protect_folder(dir.path());
         let store = open_store(id, dir).await?;
-        let Some((spec, seed)) = read_record(&store, id, settings.stays_open).await? else {
+        let Some(row) = store.experiment().await? else {
             store.close().await;
             if dir.secret().exists() {
                 return Err(lost());
@@ -99,10 +111,19 @@ impl OpenedExperiment {
             drop(std::fs::remove_dir_all(dir.path()));
             return Err(unknown());
         };
+        let Resumption { spec, reopens } =
+            decide_resumption(&store, id, &row, settings, limits).await?;
         let checked = check(settings, id, &spec, false).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
+        if spec.canonical != row.canonical {
+            store.set_canonical(spec.canonical.clone()).await?;
+        }
+        if reopens {
+            let running = ExperimentState::Running.as_str();
+            store.set_experiment_state(running, row.elapsed_ms, clock.now_ms(), None).await?;
+        }
         backup_check::warn_if_older(&store, dir).await?;
-        Ok(Self { checked, listener, store, spec, seed })
+        Ok(Self { checked, listener, store, spec, seed: row.seed })
     }
 }
 
@@ -216,23 +237,44 @@ async fn record(
     Ok((spec, seed))
 }
 
-/// Reads the recorded experiment. `None` if nothing is recorded. An experiment that is done continues if it
-/// `stays_open`.
-async fn read_record(
+/// The continuation of a recorded experiment.
+struct Resumption {
+    /// The recorded specification, under the new limits.
+    spec: ExperimentSpec,
+    /// `true` if the experiment is done and continues under higher limits.
+    reopens: bool,
+}
+
+/// Decides how a recorded experiment continues under new limits. An experiment that is done continues under higher
+/// limits, if trials are marked for another run, or if it stays open.
+async fn decide_resumption(
     store: &Store,
     id: &ExperimentId,
-    stays_open: bool,
-) -> Result<Option<(ExperimentSpec, u64)>, Error> {
-    let Some(row) = store.experiment().await? else { return Ok(None) };
-    let spec = config::from_canonical(&row.canonical)?;
-    // A done experiment continues if some of its trials are marked for another run.
-    let all_ended = || async {
-        Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
-    };
-    if row.state == ExperimentState::Done.as_str() && !stays_open && all_ended().await? {
-        let finished = FinishedExperiment { id: id.clone(), spec, store: store.clone() };
-        return Err(Error::AlreadyDone { finished: Box::new(finished) });
+    row: &ExperimentRow,
+    settings: &Settings,
+    limits: &NewLimits,
+) -> Result<Resumption, Error> {
+    limits.check()?;
+    let canonical = limits.apply_to(row.canonical.clone());
+    // A command that is repeated after the end must not fail, as by a supervisor.
+    let is_changed = canonical != row.canonical;
+    let spec = config::from_canonical(&canonical)?;
+    let mut reopens = false;
+    if row.state == ExperimentState::Done.as_str() {
+        let trials = store.trials().await?;
+        let number = trials.iter().map(|trial| trial.sequence + 1).max().unwrap_or(0);
+        let reached = ReachedLimit::of_search(&spec, number, Duration::from_millis(row.elapsed_ms));
+        reopens = is_changed && limits.has_search_bound();
+        if reopens && !reached.is_empty() {
+            return Err(Error::NoRoom { id: id.clone(), reached });
+        }
+        let all_ended = trials.iter().all(|trial| trial.state.is_final());
+        if !reopens && !settings.stays_open && all_ended {
+            let (id, store) = (id.clone(), store.clone());
+            let finished = Box::new(FinishedExperiment { id, spec, store, reached });
+            return Err(Error::AlreadyDone { finished });
+        }
     }
-    config::check_stored_files(&row.canonical)?;
-    Ok(Some((spec, row.seed)))
+    config::check_stored_files(&canonical)?;
+    Ok(Resumption { spec, reopens })
 }

@@ -35,7 +35,7 @@ pub(super) fn config(
 
 /// Sends the notifications that the experiment's manager could not send.
 pub async fn send_remaining(finished: &FinishedExperiment) -> Result<(), store::Error> {
-    let FinishedExperiment { id, spec, store } = finished;
+    let FinishedExperiment { id, spec, store, .. } = finished;
     if let Some(config) = config(id, spec, store, &OutboxWaker::default(), None) {
         let left = notifications::send_remaining(&config).await?;
         notifications::warn_of_unsent(left, id);

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
 use super::export::ExportForm;
+use super::limits::LimitArgs;
 use super::selection::paging::{all_metrics, find_trials, origins};
 use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::terminal::output::{print_value, text_style, write_stdout};
 use super::terminal::table;
 use super::{
-    EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, integer, print_error,
-    upkeep,
+    EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
 };
 use crate::api::client;
 use crate::config;
@@ -45,17 +45,14 @@ pub(super) enum ExperimentCommand {
         place: ExperimentArgs,
     },
     /// Change the limits of a running experiment.
-    #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
+    #[command(group(ArgGroup::new("limits").required(true).multiple(true).args([
+        "trial_concurrency",
+        "max_trial_number",
+        "max_experiment_duration",
+    ])))]
     Limit {
-        /// Maximum number of trials that run at the same time.
-        #[arg(long, value_name = "N", group = "limits", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
-        trial_concurrency: Option<u64>,
-        /// Maximum number of trials in total.
-        #[arg(long, value_name = "N", group = "limits", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
-        max_trial_number: Option<u64>,
-        /// Maximum run time of the experiment, such as 90m.
-        #[arg(long, value_name = "TIME", group = "limits")]
-        max_experiment_duration: Option<String>,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: ExperimentArgs,
     },
@@ -119,18 +116,8 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
         ExperimentCommand::Stop { id, place } => {
             send_request(&place.for_experiment(id), "POST", "/api/v1/experiment/stop", None).await
         }
-        ExperimentCommand::Limit {
-            trial_concurrency,
-            max_trial_number,
-            max_experiment_duration,
-            place,
-        } => {
-            let limits = json!({
-                "trial_concurrency": trial_concurrency,
-                "max_trial_number": max_trial_number,
-                "max_experiment_duration": max_experiment_duration,
-            });
-            send_request(&place, "PATCH", "/api/v1/experiment", Some(&limits)).await
+        ExperimentCommand::Limit { limits, place } => {
+            send_request(&place, "PATCH", "/api/v1/experiment", Some(&limits.body())).await
         }
         ExperimentCommand::Import { file, place } => {
             send_file(&place, "POST", "/api/v1/experiment/import", &file).await

@@ -26,6 +26,7 @@ use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, ExperimentStart, NniFiles, RunningManager, Settings};
 use crate::config::{self, ExperimentSpec};
+use crate::experiment::command::NewLimits;
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
 use crate::view::redact_secrets;
@@ -183,7 +184,9 @@ impl NniSession {
         settings.port = if *local { 0 } else { port.checked_add(1).unwrap_or(0) };
         let (what, posted) = match self.arguments.action {
             Action::View => (None, None),
-            Action::Resume => (Some(ExperimentStart::Resume(id.to_string())), None),
+            Action::Resume => {
+                (Some(ExperimentStart::Resume(id.to_string(), NewLimits::default())), None)
+            }
             Action::Create => {
                 let spec = self.specification(configuration.clone())?;
                 if !spec.training_service.section().has_remote_trials() {

@@ -15,7 +15,8 @@ use super::{
     EXIT_NOTHING_SUCCEEDED, EXIT_TRIALS_LEFT, OnTerm, data_dir, print_error,
 };
 use crate::app::{
-    self, ExperimentStart, FinishedExperiment, OwnCertificate, RunningManager, Settings,
+    self, ExperimentStart, FinishedExperiment, OwnCertificate, ReachedLimit, RunningManager,
+    Settings,
 };
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -78,11 +79,19 @@ async fn show_finished(finished: FinishedExperiment, output: Format) -> u8 {
     if let Err(error) = app::send_remaining(&finished).await {
         print_error(&error);
     }
-    let id = finished.id.clone();
+    let (id, reached) = (finished.id.clone(), finished.reached.clone());
     let summary =
         Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
     match summary.await {
         Ok(summary) => {
+            if let Some(remedy) = ReachedLimit::remedy(&id, &reached) {
+                let why = ReachedLimit::describe(&reached);
+                // Ignored: standard error may be closed.
+                drop(writeln!(
+                    std::io::stderr().lock(),
+                    "experiment {id} is done: {why}; {remedy}"
+                ));
+            }
             if summary.has_failed_trials() {
                 let command = format!("trial-manager trial rerun --failed --experiment {id}");
                 let note = format!("experiment {id} is done; `{command}` reruns its failed trials");

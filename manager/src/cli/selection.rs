@@ -122,7 +122,9 @@ pub(super) enum Error {
     #[error("--set names the parameter `{}` twice; give it one value", plain_text::printable(.0))]
     SetTwice(String),
     /// The experiment is done and cannot be changed.
-    #[error("experiment {0} is DONE: there is nothing to stop or to change")]
+    #[error(
+        "experiment {0} is DONE: there is nothing to stop or to change; `trial-manager resume {0} --max-trial-number N` continues it with a higher limit"
+    )]
     Ended(ExperimentId),
     /// An id is not valid.
     #[error(transparent)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trial_protocol::{LogLevel, TrialJobId};
 
 use super::state::ExperimentState;
-use crate::config::units;
+use crate::config::{MAX_TRIAL_CONCURRENCY, units};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::store;
@@ -46,6 +46,48 @@ pub struct NewLimits {
     pub trials: Option<u64>,
     /// The greatest running time of the experiment.
     pub duration: Option<WrittenDuration>,
+}
+
+impl NewLimits {
+    /// Returns whether a limit changes that can end a search.
+    pub fn has_search_bound(&self) -> bool {
+        self.trials.is_some() || self.duration.is_some()
+    }
+
+    /// Checks that each limit is possible.
+    pub fn check(&self) -> Result<(), CommandError> {
+        let no_time = self.duration.as_ref().is_some_and(|duration| duration.length.is_zero());
+        for (name, is_zero) in [
+            ("trialConcurrency", self.concurrency == Some(0)),
+            ("maxTrialNumber", self.trials == Some(0)),
+            ("maxExperimentDuration", no_time),
+        ] {
+            if is_zero {
+                return Err(CommandError::ZeroLimit(name));
+            }
+        }
+        match self.concurrency.filter(|concurrency| *concurrency > MAX_TRIAL_CONCURRENCY) {
+            Some(concurrency) => Err(CommandError::InvalidValue(format!(
+                "trialConcurrency is {concurrency}; the maximum is {MAX_TRIAL_CONCURRENCY}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a stored specification with these limits.
+    pub fn apply_to(&self, mut canonical: Value) -> Value {
+        let duration = self.duration.as_ref().map(|duration| duration.written.clone());
+        for (name, value) in [
+            ("trialConcurrency", self.concurrency.map(|value| json!(value))),
+            ("maxTrialNumber", self.trials.map(|value| json!(value))),
+            ("maxExperimentDuration", duration),
+        ] {
+            if let (Some(members), Some(value)) = (canonical.as_object_mut(), value) {
+                members.insert(name.to_owned(), value);
+            }
+        }
+        canonical
+    }
 }
 
 /// A duration, and the form in which the user wrote it.
@@ -130,7 +172,7 @@ pub enum CommandError {
 fn remedy(state: ExperimentState) -> &'static str {
     match state {
         ExperimentState::Done => {
-            "after its manager has ended, mark trials with `trial-manager trial rerun`, and run them with `trial-manager resume`"
+            "after its manager has ended, `trial-manager resume --max-trial-number` raises its limit; to run trials again, mark them with `trial-manager trial rerun` before `trial-manager resume`"
         }
         ExperimentState::Running
         | ExperimentState::NoMoreTrial

@@ -188,3 +188,57 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
     assert_eq!(serving.finish(WAIT_TIMEOUT).code, Some(0));
     Outcome::run_resume(&bed, &id).expect_done(1, 0);
 }
+
+/// Runs `trial-manager resume` with new limits to its end.
+fn resume_with(bed: &TestBed, id: &str, limits: &[&str]) -> FinishedProgram {
+    bed.start(Outcome::resume_command(bed, id).args(limits)).finish(WAIT_TIMEOUT)
+}
+
+#[test]
+fn a_search_that_is_done_continues_under_a_higher_limit() {
+    let bed = TestBed::new();
+    let first = Search::new("echo score={{x}}", 2).run(&bed);
+    first.expect_done(2, 0);
+    let id = first.id.as_str();
+    // Without a higher limit, the results are shown, and the remedy.
+    for limits in [&[][..], &["--max-trial-number", "2"], &["--trial-concurrency", "2"]] {
+        let shown = Outcome::parse(resume_with(&bed, id, limits));
+        shown.expect_done(2, 0);
+        let remedy = format!("`trial-manager resume {id} --max-trial-number N` continues it");
+        assert!(shown.stderr.contains("maxTrialNumber is 2"), "{}", shown.stderr);
+        assert!(shown.stderr.contains(&remedy), "{}", shown.stderr);
+    }
+    for (flag, value, problem) in [
+        ("--max-trial-number", "1", "it has 2 trials, and maxTrialNumber is 1"),
+        ("--max-experiment-duration", "1h", "it has 2 trials, and maxTrialNumber is 2"),
+        ("--max-experiment-duration", "soon", "--max-experiment-duration"),
+        ("--trial-concurrency", "999999999", "the maximum is"),
+    ] {
+        let refused = resume_with(&bed, id, &[flag, value]);
+        assert_eq!(refused.code, Some(2), "{flag} {value}: {}", refused.stderr);
+        assert!(refused.stderr.contains(problem), "{flag} {value}: {}", refused.stderr);
+    }
+    let limits = ["--max-trial-number", "4", "--trial-concurrency", "2"];
+    let second = Outcome::parse(resume_with(&bed, id, &limits));
+    second.expect_done(4, 0);
+    assert_eq!(second.trials[..2], first.trials[..]);
+    let shown = run_experiment_command(&bed, &["show", "-o", "json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!((&shown["max_trial_number"], &shown["trial_concurrency"]), (&json!(4), &json!(2)));
+    let refused = run_experiment_command(&bed, &["limit", "--max-trial-number", "9"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--max-trial-number N` continues"), "{}", refused.stderr);
+}
+
+#[test]
+fn an_interrupted_search_continues_under_other_limits() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let running = start_search(&bed, &gate, &Search::new(WAITING_TRIAL, 50));
+    wait_for_started(&bed, 1);
+    let id = interrupt_search(running);
+    gate.release(9);
+    let mut command = Outcome::resume_command(&bed, &id);
+    command.env("GATE", gate.path()).args(["--max-trial-number", "2"]);
+    Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT)).expect_done(2, 0);
+}

@@ -16,6 +16,7 @@ use super::plot_place::{
     SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, points_path, preload, preload_scripts,
 };
 use super::trials::{downloads, states_value, table};
+use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::view::state_names::EXTERNAL_ENDS;
 use crate::view::{self, ExperimentView, TrialSummary};
@@ -77,7 +78,7 @@ pub(super) async fn overview(
                 div #newest data-live { (table(&viewer.known_parts, (&newest, shared.state.trial_cache.goals()), now_ms, None)) }
                 p { a href=(url("/trials")) { "All trials" } ". " (downloads(&[])) }
             }
-            (control_section(&viewer, &shown))
+            (control_section(&viewer, &shown, shared.state.handle.elapsed().is_some()))
         }
     };
     Ok(page(&viewer, &display::sanitize(&title), Some("overview"), &content))
@@ -279,7 +280,28 @@ fn service_table(shown: &ExperimentView) -> Markup {
     }
 }
 
-fn control_section(viewer: &Viewer, shown: &ExperimentView) -> Markup {
+/// Renders the command that continues an experiment that does not run. A manager that still serves the experiment can
+/// continue it.
+fn continuation_hint(shown: &ExperimentView, has_manager: bool) -> Markup {
+    let id = &shown.id;
+    let is_done = shown.state == ExperimentState::Done.as_str();
+    let (state, command, result) = match (is_done, has_manager) {
+        (true, true) => (
+            "is done",
+            format!("trial-manager experiment limit -e {id} --max-trial-number N"),
+            "continues it with a higher limit",
+        ),
+        (true, false) => (
+            "is done",
+            format!("trial-manager resume {id} --max-trial-number N"),
+            "continues it with a higher limit",
+        ),
+        (false, _) => ("is not running", format!("trial-manager resume {id}"), "continues it"),
+    };
+    html! { p.hint { "The experiment " (state) ". " code { (command) } " " (result) "." } }
+}
+
+fn control_section(viewer: &Viewer, shown: &ExperimentView, has_manager: bool) -> Markup {
     let limit = shown.max_experiment_duration_ms;
     let allowed = limit.map_or_else(|| "such as 90m".to_owned(), display::span);
     html! {
@@ -288,7 +310,7 @@ fn control_section(viewer: &Viewer, shown: &ExperimentView) -> Markup {
             @if !viewer.may_change {
                 p.hint { a href=(url("/login")) { "Log in" } " to change limits or to stop the experiment." }
             } @else if shown.ended_at_ms.is_some() || shown.state == view::INTERRUPTED {
-                p.hint { "The experiment is not running." }
+                (continuation_hint(shown, has_manager))
             } @else {
                 // An empty field leaves its limit unchanged, even if another user changes that limit meanwhile.
                 form.inline method="post" action=(url("/limits")) {

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
@@ -13,7 +13,7 @@ use super::live_trials::LiveTrials;
 use super::new_trials::complete_point;
 use super::prepare;
 use super::recorder::Recorder;
-use crate::config::{self, ExperimentSpec, MAX_TRIAL_CONCURRENCY, TunerChoice};
+use crate::config::{self, ExperimentSpec, TunerChoice};
 use crate::experiment::advisers::Advisers;
 use crate::experiment::command::{Command, CommandError, NewLimits};
 use crate::experiment::notice::Notice;
@@ -148,41 +148,19 @@ impl CommandHandler<'_> {
     /// Records new limits in the stored specification, for a resumed experiment.
     async fn change_limits(&mut self, limits: &NewLimits) -> Result<CheckedCommand, CommandError> {
         self.require_open()?;
-        let NewLimits { concurrency, trials, duration: ref written } = *limits;
-        let duration = written.as_ref().map(|duration| duration.length);
-        for (name, zero) in [
-            ("trialConcurrency", concurrency == Some(0)),
-            ("maxTrialNumber", trials == Some(0)),
-            ("maxExperimentDuration", duration.is_some_and(|limit| limit.is_zero())),
-        ] {
-            if zero {
-                return Err(CommandError::ZeroLimit(name));
-            }
+        limits.check()?;
+        let NewLimits { concurrency, trials, ref duration } = *limits;
+        let duration = duration.as_ref().map(|duration| duration.length);
+        let room = self.launcher.service().capacity();
+        if let Some((concurrency, room)) =
+            concurrency.zip(room).filter(|(concurrency, room)| concurrency > room)
+        {
+            let why = format!(
+                "the training service has room for {room} of {concurrency} trials at a time"
+            );
+            return Err(CommandError::InvalidValue(why));
         }
-        if let Some(concurrency) = concurrency {
-            let room = self.launcher.service().capacity();
-            if let Some(room) = room.filter(|room| concurrency > *room) {
-                let why = format!(
-                    "the training service has room for {room} of {concurrency} trials at a time"
-                );
-                return Err(CommandError::InvalidValue(why));
-            }
-            if concurrency > MAX_TRIAL_CONCURRENCY {
-                let why = format!(
-                    "trialConcurrency is {concurrency}; the maximum is {MAX_TRIAL_CONCURRENCY}"
-                );
-                return Err(CommandError::InvalidValue(why));
-            }
-        }
-        let mut canonical = self.spec.canonical.clone();
-        let mut set = |name: &str, value: Option<Value>| {
-            if let (Some(members), Some(value)) = (canonical.as_object_mut(), value) {
-                members.insert(name.to_owned(), value);
-            }
-        };
-        set("trialConcurrency", concurrency.map(|value| json!(value)));
-        set("maxTrialNumber", trials.map(|value| json!(value)));
-        set("maxExperimentDuration", written.as_ref().map(|duration| duration.written.clone()));
+        let canonical = limits.apply_to(self.spec.canonical.clone());
         self.recorder.store().set_canonical(canonical.clone()).await?;
         let spec = &mut *self.spec;
         spec.canonical = canonical;
