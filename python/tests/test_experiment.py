@@ -326,6 +326,12 @@ def test_a_search_that_is_over_has_nothing_to_resume(tmp_path):
     assert len(experiment.trials()) == 1
 
 
+def test_a_search_that_is_over_continues_under_a_higher_limit(tmp_path):
+    experiment = of(REPORT, tmp_path, max_trial_number=1).run()
+    assert experiment.resume(max_trial_number=3, trial_concurrency=2).wait(timeout=60) == "DONE"
+    assert len(experiment.trials()) == 3
+
+
 def test_a_manager_that_keeps_serving_stays_until_it_is_stopped(tmp_path):
     with of(REPORT, tmp_path, max_trial_number=1).start(keep_serving=True) as experiment:
         deadline = time.monotonic() + 60

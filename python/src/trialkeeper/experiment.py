@@ -162,9 +162,26 @@ class Experiment(ForeignNames):
         url_prefix: Optional[str] = None,
         keep_serving: bool = False,
         detach: bool = False,
+        trial_concurrency: Optional[int] = None,
+        max_trial_number: Optional[int] = None,
+        max_experiment_duration: Optional[str] = None,
     ) -> Self:
-        """Continues a search that was stopped or whose manager died, in the background."""
-        return self._start(["resume", self.id, *_prefix(url_prefix)], port, host, keep_serving, detach)
+        """Continues a search that was stopped or whose manager died, in the background.
+
+        Higher limits also continue a search that is done. The limits are recorded with the search.
+
+        :param trial_concurrency: the new number of trials that run at the same time.
+        :param max_trial_number: the new number of trials in total.
+        :param max_experiment_duration: the new running time in total, such as ``90m``.
+        """
+        limits = {
+            "--trial-concurrency": trial_concurrency,
+            "--max-trial-number": max_trial_number,
+            "--max-experiment-duration": max_experiment_duration,
+        }
+        flags = [f"{name}={value}" for name, value in limits.items() if value is not None]
+        words = ["resume", self.id, *flags, *_prefix(url_prefix)]
+        return self._start(words, port, host, keep_serving, detach)
 
     def run(
         self,
