@@ -9,7 +9,7 @@ mod notes;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::{FromRef, Request, State};
@@ -37,8 +37,9 @@ use super::user::document;
 use super::{Error, error, percent};
 use crate::store::Store;
 use crate::util::clock::Clock;
+use crate::util::files::create_private_folder;
 use crate::util::layout::{ExperimentDir, HomeDir};
-use crate::view::TrialCache;
+use crate::view::{ExperimentSummary, TrialCache};
 use catalog::Catalog;
 
 /// The maximum number of open experiments. A further one closes the least recently used one.
@@ -147,6 +148,18 @@ impl Home {
     async fn find_open(&self, id: &ExperimentId) -> Option<Arc<OpenExperiment>> {
         self.0.open.lock().await.get(id).map(|kept| Arc::clone(&kept.experiment))
     }
+}
+
+/// Returns the summaries of the experiments in a data directory without a server. Like a home, reads only experiments
+/// that have changed since their summaries were stored.
+pub async fn read_summaries(data_dir: &Path, now_ms: i64) -> Vec<ExperimentSummary> {
+    let dir = HomeDir::new(data_dir);
+    if data_dir.is_dir() {
+        // Without the folder, the summaries are not stored, and the next call reads every experiment again.
+        drop(create_private_folder(dir.path()));
+    }
+    let entries = Catalog::new(data_dir, &dir).refresh_from(None, now_ms).await;
+    entries.into_iter().map(|entry| entry.summary).collect()
 }
 
 /// Returns a home's routes of the API. Each handler describes its own route.

@@ -1,5 +1,6 @@
 //! The command `experiment`: queries a manager or a store, and prints the answers as tables, JSON or YAML.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Subcommand};
@@ -16,10 +17,12 @@ use super::{
     EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
 };
 use crate::api::client;
+use crate::api::home::read_summaries;
 use crate::config;
 use crate::store::Store;
+use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::layout::ExperimentDir;
-use crate::view;
+use crate::view::{self, ExperimentSummary};
 
 /// The subcommands of `experiment`.
 #[derive(Debug, Subcommand)]
@@ -146,21 +149,21 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
     }
 }
 
-/// The fields of an experiment in a list, in addition to its address.
-const LISTED_FIELDS: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
+/// The fields of an experiment in a list, in addition to its address and its counts.
+const LISTED_FIELDS: [&str; 7] =
+    ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble", "max_trial_number"];
 
 async fn list(options: &OutputArgs) -> Result<(), Error> {
     if let Some(url) = &options.place.manager {
-        let mut one =
+        let shown =
             options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
-        if let Some(members) = one.as_object_mut() {
-            members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
-            members.insert("url".to_owned(), url.as_str().into());
-        }
-        return print_value(options.output, &Value::Array(vec![one]), table::experiments);
+        let listed = listed_by_manager(shown, url);
+        return print_value(options.output, &Value::Array(vec![listed]), table::experiments);
     }
     let data_dir = data_dir(options.place.data_dir.clone());
     let found = experiments(&data_dir).await;
+    let summaries = read_summaries(&data_dir, SystemClock.now_ms()).await.into_iter();
+    let summaries: HashMap<_, _> = summaries.map(|summary| (summary.id.clone(), summary)).collect();
     let rows = found.into_iter().map(|found| match found.row {
         Ok(Some(row)) => {
             let dir = ExperimentDir::new(&data_dir, &found.id);
@@ -172,7 +175,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
             } else {
                 (row.state, row.trouble)
             };
-            json!({
+            let mut listed = json!({
                 "id": found.id,
                 "name": row.canonical.get("experimentName"),
                 "state": state,
@@ -180,12 +183,59 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
                 "trouble": trouble,
-            })
+            });
+            if let Some(summary) = summaries.get(found.id.as_str()) {
+                add_summary(&mut listed, summary);
+            }
+            listed
         }
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
         Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
     print_value(options.output, &rows.collect(), table::experiments)
+}
+
+/// Adds the counts and the best result to an experiment in a list.
+fn add_summary(listed: &mut Value, summary: &ExperimentSummary) {
+    let ExperimentSummary { trials, succeeded, failed, running, .. } = summary;
+    for (name, count) in
+        [("trials", trials), ("succeeded", succeeded), ("failed", failed), ("running", running)]
+    {
+        listed[name] = json!(count);
+    }
+    listed["max_trial_number"] = json!(summary.max_trial_number);
+    listed["metric"] = json!(summary.metric);
+    listed["best"] = json!(summary.best);
+}
+
+/// Returns a manager's experiment as an experiment in a list.
+fn listed_by_manager(mut shown: Value, url: &str) -> Value {
+    let count = |state: &str| shown["counts"][state].as_u64().unwrap_or(0);
+    let (succeeded, failed) = (count("SUCCEEDED"), count("FAILED"));
+    let running = count("RUNNING") + count("LOST");
+    let metric = [&shown["objective"], &shown["chosen_objective"]];
+    let metric = metric.into_iter().find(|name| name.is_string()).cloned();
+    let best = &shown["best"];
+    let value = [&best["estimate"]["mean"], &best["final"]["default"], &best["final"]];
+    let value = value.into_iter().find(|value| value.is_number());
+    let best =
+        value.map(|value| json!({"id": best["id"], "sequence": best["sequence"], "value": value}));
+    let trials = shown["trials"].take();
+    if let Some(members) = shown.as_object_mut() {
+        members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
+    }
+    for (name, value) in [
+        ("url", json!(url)),
+        ("trials", trials),
+        ("succeeded", json!(succeeded)),
+        ("failed", json!(failed)),
+        ("running", json!(running)),
+        ("metric", json!(metric)),
+        ("best", json!(best)),
+    ] {
+        shown[name] = value;
+    }
+    shown
 }
 
 async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {

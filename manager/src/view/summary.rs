@@ -49,8 +49,12 @@ pub struct ExperimentSummary {
     pub trials: usize,
     /// The number of trials that have ended.
     pub ended: usize,
+    /// The number of trials that succeeded.
+    pub succeeded: usize,
     /// The number of trials that failed.
     pub failed: usize,
+    /// The number of trials that run, also without contact to their agents.
+    pub running: usize,
     /// The total number of trials. Absence means no limit.
     pub max_trial_number: Option<u64>,
     /// The owner of the search. Absence means that it was not recorded.
@@ -90,7 +94,9 @@ impl ExperimentSummary {
             front: (!view.objectives.is_empty()).then_some(view.pareto.len()),
             trials: view.trials,
             ended: view.trials.saturating_sub(OPEN_STATES.into_iter().map(count).sum()),
+            succeeded: count("SUCCEEDED"),
             failed: count("FAILED"),
+            running: count("RUNNING") + count("LOST"),
             max_trial_number: view.max_trial_number,
             owner: text(row.canonical.get("owner")),
             tags: tags.into_iter().flatten().filter_map(|tag| text(Some(tag))).collect(),
@@ -114,7 +120,9 @@ impl ExperimentSummary {
             front: None,
             trials: 0,
             ended: 0,
+            succeeded: 0,
             failed: 0,
+            running: 0,
             max_trial_number: None,
             owner: None,
             tags: Vec::new(),

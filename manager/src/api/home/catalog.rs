@@ -123,6 +123,12 @@ impl Catalog {
 
     /// Returns all experiments in their present state.
     pub(super) async fn refresh(&self, home: &Home) -> Vec<CatalogEntry> {
+        self.refresh_from(Some(home), home.0.clock.now_ms()).await
+    }
+
+    /// Returns all experiments in their present state. `home` keeps the stores of running experiments open for the next
+    /// reading.
+    pub(super) async fn refresh_from(&self, home: Option<&Home>, now_ms: i64) -> Vec<CatalogEntry> {
         let mut guard = self.summaries.lock().await;
         let (known, saved) = &mut *guard;
         let data_dir = self.data_dir.clone();
@@ -135,7 +141,7 @@ impl Catalog {
             .filter(|(id, stamp)| known.get(*id).is_none_or(|known| known.stamp != **stamp));
         let stale: Vec<_> = stale.map(|(id, stamp)| (id.clone(), *stamp)).collect();
         let reads = futures_util::stream::iter(stale).map(|(id, stamp)| async move {
-            let summary = self.read(home, &id).await;
+            let summary = self.read(home, &id, now_ms).await;
             (id, CachedSummary { stamp, summary })
         });
         let mut reads = Box::pin(reads.buffer_unordered(MAX_CONCURRENT_READS));
@@ -164,15 +170,16 @@ impl Catalog {
         marked.unwrap_or_default()
     }
 
-    /// Reads an experiment. If a manager runs it, its store stays open, because it will soon be read again.
-    async fn read(&self, home: &Home, id: &str) -> ExperimentSummary {
+    /// Reads an experiment. If a manager runs it, a home keeps its store open, because it will soon be read again.
+    async fn read(&self, home: Option<&Home>, id: &str, now_ms: i64) -> ExperimentSummary {
         let unreadable = |problem: String| ExperimentSummary::unreadable(id, problem);
         let Ok(id) = ExperimentId::new(id) else {
             return unreadable("its folder's name is not an id".to_owned());
         };
-        let now_ms = home.0.clock.now_ms();
         let read = async {
-            if let Some(open) = home.find_open(&id).await {
+            if let Some(home) = home
+                && let Some(open) = home.find_open(&id).await
+            {
                 return summary(&open.store, &open.trial_cache, now_ms).await;
             }
             let database = ExperimentDir::new(&self.data_dir, &id).database();
@@ -181,7 +188,10 @@ impl Catalog {
             let row = row.ok_or("the experiment is not stored yet")?;
             let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
             let lives = row.ended_at_ms.is_none() && store.database().has_writer() == Some(true);
-            if lives && let Ok(open) = home.experiment(&id).await {
+            if lives
+                && let Some(home) = home
+                && let Ok(open) = home.experiment(&id).await
+            {
                 return summary(&open.store, &open.trial_cache, now_ms).await;
             }
             let trial_cache = TrialCache::of_experiment(store.queries().clone(), &spec);

@@ -166,11 +166,20 @@ pub(in crate::cli) fn experiments(all: &Value, style: TextStyle) -> String {
     let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
     let (run, troubled) = (any("url"), any("trouble"));
     let row = |one: &Value| {
+        let count = |name: &str| one.get(name).and_then(Value::as_u64);
+        let shown = |name: &str| count(name).filter(|count| *count > 0);
+        let cell = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
+        let most = count("max_trial_number").map(|most| format!(" of {most}")).unwrap_or_default();
         let own = vec![
             member_text(one, "id"),
             member_text(one, "state"),
             moment(one, "created_at_ms"),
             member_text(one, "name"),
+            count("trials").map(|trials| format!("{trials}{most}")).unwrap_or_default(),
+            cell(count("succeeded")),
+            cell(shown("failed")),
+            cell(shown("running")),
+            one.get("best").map(|best| brief_text(best, "value")).unwrap_or_default(),
         ];
         let url = run.then(|| member_text(one, "url"));
         own.into_iter().chain(url).chain(troubled.then(|| full_text(one, "trouble"))).collect()
@@ -180,6 +189,11 @@ pub(in crate::cli) fn experiments(all: &Value, style: TextStyle) -> String {
         ("state", ColumnFit::State),
         ("created (UTC)", ColumnFit::Text),
         ("name", ColumnFit::Text),
+        ("trials", ColumnFit::OptionalNumber),
+        ("succeeded", ColumnFit::OptionalNumber),
+        ("failed", ColumnFit::OptionalNumber),
+        ("running", ColumnFit::OptionalNumber),
+        ("best", ColumnFit::OptionalNumber),
     ];
     let run = run.then_some(("address", ColumnFit::Text));
     let trouble = troubled.then_some(("trouble", ColumnFit::Sentence));

@@ -283,6 +283,19 @@ fn lists_of_experiments_and_metrics_are_tables() {
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
     assert_eq!(lines[0], "id   state     created (UTC)         name   address");
     assert_eq!(lines[2], "a    RUNNING   1970-01-01 00:00:00          http://127.0.0.1:8080");
+    let best = json!({"value": 0.123_456});
+    let shown = experiments(
+        &json!([
+            {"id": "a", "state": "RUNNING", "created_at_ms": 0, "trials": 6, "max_trial_number": 20, "succeeded": 3, "failed": 1, "running": 2, "best": best},
+            {"id": "b", "state": "DONE", "created_at_ms": 0, "trials": 2, "succeeded": 2, "failed": 0, "running": 0, "best": null},
+        ]),
+        PIPE_STYLE,
+    );
+    let lines: Vec<String> =
+        shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines[0], "id state created (UTC) name trials succeeded failed running best");
+    assert_eq!(lines[2], "a RUNNING 1970-01-01 00:00:00 6 of 20 3 1 2 0.1235");
+    assert_eq!(lines[3], "b DONE 1970-01-01 00:00:00 2 2");
     let shown =
         metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]), PIPE_STYLE);
     assert_eq!(shown.lines().nth(2).map(str::trim), Some("acc      final      0   NaN"));
