@@ -50,6 +50,7 @@ pub use self::services::inherited::ServiceSection;
 use self::services::labels;
 pub use self::services::plugin::PluginSpec;
 pub use self::services::remote::{MachineSpec, RemoteSpec};
+pub use self::unintended::{endless_warning, space_warnings};
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::CHECKPOINT_FOLDER;

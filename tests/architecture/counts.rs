@@ -39,6 +39,8 @@ fn counts_of_problems_never_rise() {
         files.iter().map(|file| source::read(&source::workspace_root().join(&file.path))).collect();
     let sum = |count: fn(&str) -> usize| texts.iter().map(|text| count(text)).sum::<usize>();
     let prose = Prose::of_workspace();
+    let cycles = crate_names().map(import_cycles_of_crate);
+    println!("import circles, by folder: {cycles:#?}");
     let counted = [
         prose.iter().map(Prose::vague_beginnings).sum(),
         prose.iter().map(Prose::hidden_subjects).sum(),
@@ -48,7 +50,7 @@ fn counts_of_problems_never_rise() {
         sum(long_functions),
         full_folders(&files),
         all.iter().map(|(_, sources)| spread_types(sources)).sum(),
-        crate_names().into_iter().map(|krate| import_cycles_of_crate(krate).len()).sum(),
+        cycles.iter().map(BTreeMap::len).sum(),
     ];
     let mut wrong = Vec::new();
     for ((what, allowed), count) in MAX_COUNTS.into_iter().zip(counted) {

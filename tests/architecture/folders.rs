@@ -12,11 +12,7 @@ pub(crate) type ImportGraph = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<Str
 
 /// Returns the imports that form circles in a crate. `counts` permits none.
 pub(crate) fn import_cycles_of_crate(krate: &str) -> ImportGraph {
-    let cycles = import_cycles(import_graph(&read_sources(krate)));
-    for (folder, siblings) in &cycles {
-        println!("{krate} {}: {siblings:#?}", folder.join("/"));
-    }
-    cycles
+    import_cycles(import_graph(&read_sources(krate)))
 }
 
 fn import_graph(files: &[Source]) -> ImportGraph {

@@ -45,6 +45,9 @@ use catalog::Catalog;
 /// The maximum number of open experiments. A further one closes the least recently used one.
 const MAX_OPEN_EXPERIMENTS: usize = 64;
 
+/// The number of experiments from which a list without a home stores their summaries. Fewer are read quickly.
+const MIN_STORED_SUMMARIES: usize = 50;
+
 /// An experiment whose store is open for reading.
 pub struct OpenExperiment {
     /// The experiment's pages and API.
@@ -154,7 +157,8 @@ impl Home {
 /// that have changed since their summaries were stored.
 pub async fn read_summaries(data_dir: &Path, now_ms: i64) -> Vec<ExperimentSummary> {
     let dir = HomeDir::new(data_dir);
-    if data_dir.is_dir() {
+    let is_large = |folder: std::fs::ReadDir| folder.count() >= MIN_STORED_SUMMARIES;
+    if std::fs::read_dir(data_dir).is_ok_and(is_large) {
         // Without the folder, the summaries are not stored, and the next call reads every experiment again.
         drop(create_private_folder(dir.path()));
     }

@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Pods {
     code: CodeArchive,
-    max_pods: u64,
+    max_concurrent: u64,
     rendezvous: Arc<PendingRendezvous>,
 }
 
@@ -43,16 +43,16 @@ struct PendingRendezvous {
 }
 
 impl Pods {
-    /// Creates the state of the routes, which serve `code`. A trial has at most `max_pods` concurrent pods.
-    pub fn new(code: CodeArchive, max_pods: u64) -> Self {
+    /// Creates the state of the routes, which serve `code`. A trial has at most `max_concurrent` concurrent pods.
+    pub fn new(code: CodeArchive, max_concurrent: u64) -> Self {
         let rendezvous =
             PendingRendezvous { table: Mutex::default(), complete: watch::Sender::new(()) };
-        Self { code, max_pods, rendezvous: Arc::new(rendezvous) }
+        Self { code, max_concurrent, rendezvous: Arc::new(rendezvous) }
     }
 
     /// Returns the greatest number of a trial's concurrent pods.
     pub(super) fn max_pods(&self) -> u64 {
-        self.max_pods
+        self.max_concurrent
     }
 
     /// Returns the code archive that the routes serve.

@@ -36,7 +36,7 @@ pub(super) use query_extractor::{
 };
 pub(super) use timeline::machines;
 pub(super) use trials::{
-    ListQuery, TrialPage, ValuesQuery, metric_page, requested_attempt, trial_page,
+    ListQuery, MetricView, TrialPage, ValuesQuery, metric_page, requested_attempt, trial_page,
 };
 
 /// Returns the users' routes. Each handler describes its own route.

@@ -73,7 +73,8 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
 /// Prints the warnings about the settings of the file.
 fn print_warnings(spec: &ExperimentSpec, checks: &mut Checks) {
     let warnings = spec.ignored_warning().into_iter().chain(spec.constant_options_warning());
-    for warning in warnings.chain(spec.space_warnings()).chain(spec.endless_warning()) {
+    for warning in warnings.chain(config::space_warnings(spec)).chain(config::endless_warning(spec))
+    {
         checks.print("-", "file", &warning);
     }
     if let Some(sentence) = spec.assumed_direction_hint() {

@@ -16,7 +16,7 @@ pub(super) struct LimitArgs {
     /// Maximum number of trials in total.
     #[arg(long, value_name = "N", value_parser = integer::<u64>(1..=u64::MAX), allow_negative_numbers = true)]
     max_trial_number: Option<u64>,
-    /// Maximum running time of the experiment, such as 90m.
+    /// Maximum run time of the experiment, such as 90m.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_experiment_duration: Option<WrittenDuration>,
 }

@@ -273,7 +273,7 @@ fn a_users_own_tuner_may_have_any_search_space() {
         (json!({"tuner": class, "trialCommand": "t {{depth}}"}),      Some("trialCommand: {{depth}} names no parameter")),
         (json!({"tuner": class, "searchSpace": [own]}),               Some("searchSpace: expected an object of parameters, found a list")),
         (json!({"tuner": class, "searchSpace": null}),                Some("searchSpace: has no value")),
-        (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("searchSpace.layers.min: unknown")),
+        (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("3 problems\n  line 1, column 27: searchSpace.layers.min: unknown")),
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
         (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
         // A typing error in the tuner is reported, rather than a problem of the space for another tuner.
@@ -314,7 +314,7 @@ fn all_problems_and_only_problems_are_reported_at_once() {
         (json!({"trialConcurrency": 0, "maxTrialNumber": 0, "maxExperimentDuration": "soon", "tuner": {"name": "Oracle"}, "trainingService": {"platform": "moon"}}),
          &["trialConcurrency", "tuner.name", "trainingService.platform", "maxTrialNumber", "maxExperimentDuration"][..]),
         (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
-         &["trialComand", "colour", "trialConcurrency"]),
+         &["trialConcurrency", "trialComand", "colour"]),
         // Each parameter is checked, and the placeholders against their names.
         (json!({"searchSpace": {"lr": {"_type": "gauss"}, "a": [1], "b": {"_type": "choice", "_value": []}}, "trialCommand": "t {{lr}} {{c}}"}),
          &["searchSpace.lr", "searchSpace.a", "searchSpace.b._value", "trialCommand"]),

@@ -3,39 +3,37 @@
 use super::{ExperimentSpec, TunerChoice};
 use crate::search::search_space::Dimension;
 
-impl ExperimentSpec {
-    /// Returns a warning for each parameter of the search space that has equal options or a single value.
-    pub fn space_warnings(&self) -> Vec<String> {
-        let warning = |dimension: &Dimension| {
-            let (name, domain) = (&dimension.name, &dimension.domain);
-            let repeated = domain.repeated_option().map(|option| {
-                format!(
-                    "searchSpace: `{name}` has the option {option} twice, so it is tried more often"
-                )
-            });
-            let constant = || {
-                let value = domain.only_multiple()?;
-                Some(format!("searchSpace: the step of `{name}` leaves one value, {value}"))
-            };
-            repeated.or_else(constant)
+/// Returns a warning for each parameter of the search space that has equal options or a single value.
+pub fn space_warnings(spec: &ExperimentSpec) -> Vec<String> {
+    let warning = |dimension: &Dimension| {
+        let (name, domain) = (&dimension.name, &dimension.domain);
+        let repeated = domain.repeated_option().map(|option| {
+            format!(
+                "searchSpace: `{name}` has the option {option} twice, so it is tried more often"
+            )
+        });
+        let constant = || {
+            let value = domain.only_multiple()?;
+            Some(format!("searchSpace: the step of `{name}` leaves one value, {value}"))
         };
-        self.search_space.dimensions().iter().filter_map(warning).collect()
-    }
+        repeated.or_else(constant)
+    };
+    spec.search_space.dimensions().iter().filter_map(warning).collect()
+}
 
-    /// Returns a warning if nothing in the file ends the search. A user's own tuner may end it, and so may a tuner that
-    /// has tried all points of a finite space.
-    pub fn endless_warning(&self) -> Option<String> {
-        let is_bounded = self.max_trial_number.is_some()
-            || self.max_experiment_duration.is_some()
-            || self.target_metric.is_some();
-        let is_own = matches!(self.tuner, TunerChoice::Native(_));
-        let is_finite = self.search_space.size().is_some();
-        let is_endless = !is_bounded && is_own && !is_finite;
-        is_endless.then(|| {
+/// Returns a warning if nothing in the file ends the search. A user's own tuner may end it, and so may a tuner that has
+/// tried all points of a finite space.
+pub fn endless_warning(spec: &ExperimentSpec) -> Option<String> {
+    let is_bounded = spec.max_trial_number.is_some()
+        || spec.max_experiment_duration.is_some()
+        || spec.target_metric.is_some();
+    let is_own = matches!(spec.tuner, TunerChoice::Native(_));
+    let is_finite = spec.search_space.size().is_some();
+    let is_endless = !is_bounded && is_own && !is_finite;
+    is_endless.then(|| {
             "the search has no end: it runs until it is stopped; `maxTrialNumber` or `maxExperimentDuration` limits it"
                 .to_owned()
         })
-    }
 }
 
 #[cfg(test)]
@@ -73,7 +71,7 @@ mod tests {
         ];
         for (kind, values, expected) in table {
             let space = json!({"x": {"_type": kind, "_value": values}, "y": {"_type": "choice", "_value": [0, 1]}});
-            let warnings = spec(&space, &json!({})).space_warnings();
+            let warnings = space_warnings(&spec(&space, &json!({})));
             assert_eq!(warnings.len(), usize::from(expected.is_some()), "{kind}: {warnings:?}");
             let found =
                 warnings.iter().all(|warning| warning.contains(expected.unwrap_or_default()));
@@ -97,7 +95,7 @@ mod tests {
             (&finite,  json!({}),                                          false),
         ];
         for (space, fields, expected) in table {
-            let warning = spec(space, &fields).endless_warning();
+            let warning = endless_warning(&spec(space, &fields));
             assert_eq!(warning.is_some(), expected, "{fields}: {warning:?}");
         }
     }

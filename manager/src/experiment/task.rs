@@ -49,7 +49,7 @@ pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
 use self::transient_errors::WriteWatch;
-use self::trial_effects::TrialEffects;
+use self::trial_effects::{TrialEffects, take_alike};
 use self::trial_ends::{EndedJob, TrialEnds};
 use super::advisers::Advisers;
 use super::command::{Command, CommandError};
@@ -610,12 +610,14 @@ impl ExperimentTask {
                 return Ok(Vec::from_iter(self.propose(parameter_id)));
             }
             Effect::Launch { trial, sequence, parameter_id, parameters } => {
-                let mut new = vec![(trial, sequence, parameter_id, parameters)];
-                while let Some(Effect::Launch { trial, sequence, parameter_id, parameters }) =
-                    rest.pop_front_if(|next| matches!(next, Effect::Launch { .. }))
-                {
-                    new.push((trial, sequence, parameter_id, parameters));
-                }
+                let first = (trial, sequence, parameter_id, parameters);
+                let new = take_alike(first, rest, |effect| {
+                    let Effect::Launch { trial, sequence, parameter_id, parameters } = effect
+                    else {
+                        return Err(effect);
+                    };
+                    Ok((trial, sequence, parameter_id, parameters))
+                });
                 return self.trial_effects().launch(new).await;
             }
             Effect::Enqueue(own) => self.trial_effects().enqueue(own).await?,
@@ -632,21 +634,20 @@ impl ExperimentTask {
             Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {
-                let mut started = vec![trial];
-                while let Some(Effect::RecordRunning { trial }) =
-                    rest.pop_front_if(|next| matches!(next, Effect::RecordRunning { .. }))
-                {
-                    started.push(trial);
-                }
+                let started = take_alike(trial, rest, |effect| {
+                    if let Effect::RecordRunning { trial } = effect {
+                        Ok(trial)
+                    } else {
+                        Err(effect)
+                    }
+                });
                 self.trial_effects().record_running(started).await?;
             }
             Effect::StopTrial { trial, reason } => {
-                let mut stops = vec![(trial, reason)];
-                while let Some(Effect::StopTrial { trial, reason }) =
-                    rest.pop_front_if(|next| matches!(next, Effect::StopTrial { .. }))
-                {
-                    stops.push((trial, reason));
-                }
+                let stops = take_alike((trial, reason), rest, |effect| {
+                    let Effect::StopTrial { trial, reason } = effect else { return Err(effect) };
+                    Ok((trial, reason))
+                });
                 self.trial_effects().stop_trials(&stops).await?;
             }
             Effect::RecordEnd { trial, end } => return self.record_ends(vec![(trial, end)]).await,

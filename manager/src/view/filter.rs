@@ -387,7 +387,7 @@ fn tokenize(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
                 tokens.push((Token::Literal(Scalar::Text(inner)), position));
             }
             '`' => {
-                tokens.push((Token::Name(read_quoted(&mut letters, letter, position)?), position))
+                tokens.push((Token::Name(read_quoted(&mut letters, letter, position)?), position));
             }
             _ if letter.is_ascii_digit() || "+-.".contains(letter) => {
                 let number = read_number(rest, position)?;

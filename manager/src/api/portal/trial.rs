@@ -12,7 +12,8 @@ use trial_protocol::{OBJECTIVE, TrialJobId};
 use self::output::output_section;
 use self::verdict::verdict_section;
 use super::super::user::{
-    LogQuery, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view, metric_page,
+    LogQuery, MetricView, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view,
+    metric_page,
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
@@ -112,24 +113,7 @@ async fn initial_parts(
                 a href={ (url("/api/v1/experiment/export?format=csv&trial=")) (summary.id) } download { "CSV" } ", "
                 a href={ (url("/api/v1/experiment/export?format=json&trial=")) (summary.id) } download { "JSON" }
             }
-            details #results hidden[metrics.metrics.is_empty()] {
-                summary { "As a table" }
-                div.scroll tabindex="0" role="region" aria-label="Results" {
-                    table {
-                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (time_zone()) ")" } } }
-                        tbody {
-                            @for metric in &metrics.metrics {
-                                tr {
-                                    td { (display::metric(&metric.name)) }
-                                    td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
-                                    td.number { (display::brief(&metric.value)) }
-                                    td { (exact_time(metric.observed_at_ms)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (results_table(&metrics.metrics))
         }
         section {
             h2 { "Output" }
@@ -148,6 +132,29 @@ async fn initial_parts(
         }
     };
     Ok(TrialPageParts { content, after })
+}
+
+fn results_table(metrics: &[MetricView]) -> Markup {
+    html! {
+        details #results hidden[metrics.is_empty()] {
+            summary { "As a table" }
+            div.scroll tabindex="0" role="region" aria-label="Results" {
+                table {
+                    thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (time_zone()) ")" } } }
+                    tbody {
+                        @for metric in metrics {
+                            tr {
+                                td { (display::metric(&metric.name)) }
+                                td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
+                                td.number { (display::brief(&metric.value)) }
+                                td { (exact_time(metric.observed_at_ms)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Renders the places for the curves of several counting metrics. The script shows those that have a curve.

@@ -15,7 +15,7 @@ use super::output::{stderr_link, stderr_width};
 use super::plain_text::printable;
 use super::table;
 use crate::app::RunningManager;
-use crate::config::ExperimentSpec;
+use crate::config::{self, ExperimentSpec};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
@@ -87,7 +87,7 @@ impl Progress {
         progress.print(&format!("  results are stored in {}", running.dir.path().display()));
         let spec = &running.spec;
         let warnings = spec.ignored_warning().into_iter().chain(spec.constant_options_warning());
-        for warning in warnings.chain(spec.space_warnings()) {
+        for warning in warnings.chain(config::space_warnings(spec)) {
             progress.print(&format!("  {warning}"));
         }
         if let Some(sentence) = running.spec.assumed_direction_hint() {

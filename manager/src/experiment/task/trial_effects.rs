@@ -1,5 +1,7 @@
 //! Performs the effects that concern trials: records them, submits their attempts, and stops them.
 
+use std::collections::VecDeque;
+
 use tokio::time::Instant;
 use tracing::info;
 use trial_protocol::{AttemptId, StopReason, TrialJobId};
@@ -17,7 +19,7 @@ use super::trial_ends::{EndedTrial, TrialEnds};
 use crate::experiment::advisers::Advisers;
 use crate::experiment::ending::RecordedEnd;
 use crate::experiment::notice::Notice;
-use crate::experiment::state::{self, State, UserTrial};
+use crate::experiment::state::{self, Effect, State, UserTrial};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::store::{self, NewTrial};
@@ -250,4 +252,24 @@ impl TrialEffects<'_> {
             ended.into_iter().filter_map(|ended| self.ends.report_end(ended, self.announcer));
         Ok(known.collect())
     }
+}
+
+/// Returns `first` and the content of the effects that follow it, as long as `read` returns it. `read` returns other
+/// effects as they are.
+pub(super) fn take_alike<T>(
+    first: T,
+    rest: &mut VecDeque<Effect>,
+    read: impl Fn(Effect) -> Result<T, Effect>,
+) -> Vec<T> {
+    let mut alike = vec![first];
+    while let Some(effect) = rest.pop_front() {
+        match read(effect) {
+            Ok(next) => alike.push(next),
+            Err(other) => {
+                rest.push_front(other);
+                break;
+            }
+        }
+    }
+    alike
 }
