@@ -36,8 +36,8 @@ def listed(file, constant):
         ("services/inherited.rs", "INHERITED_FIELDS", [config.OpenpaiConfig]),
         ("services/local.rs", "FIELDS", [config.LocalConfig]),
         ("services/remote.rs", "FIELDS", [config.RemoteConfig]),
-        ("services/remote.rs", "MACHINE", [config.RemoteMachineConfig]),
-        ("services/openpai.rs", "SETTINGS", [config.OpenpaiConfig]),
+        ("services/remote.rs", "MACHINE_FIELDS", [config.RemoteMachineConfig]),
+        ("services/openpai.rs", "OPENPAI_FIELDS", [config.OpenpaiConfig]),
         ("services/plugin.rs", "FIELDS", [config.PluginConfig]),
         ("kubernetes.rs", "FIELDS", [config.FrameworkControllerConfig, config.KubernetesConfig]),
         ("kubernetes.rs", "FIELDS", [config.TrainerConfig, config.KubeflowConfig]),
@@ -57,10 +57,11 @@ def test_a_class_has_the_fields_that_the_manager_reads(file, constant, classes):
 
 def test_each_platform_has_a_class():
     text = (SOURCE / "config/service.rs").read_text(encoding="utf-8")
-    platforms = re.findall(r'^    \("(\w+)", Platform::', text, re.MULTILINE)
-    kinds = re.findall(r"^    \(WorkloadKind::(\w+)\.platform\(\), Platform::", text, re.MULTILINE)
+    platforms = re.findall(r'^    \("(\w+)", \w+::read_section\)', text, re.MULTILINE)
+    kinds = re.findall(r"^    \(WorkloadKind::(\w+)\.platform\(\), ", text, re.MULTILINE)
     table = (SOURCE / "config/kubernetes/kind.rs").read_text(encoding="utf-8")
-    platform_of = dict(re.findall(r'^    (\w+): +"\w+", +"\w+", +"(\w+)"', table, re.MULTILINE))
+    row = r'^    (\w+): +"\w+", +"\w+", +"[\w.-]+" / "\w+", +"(\w+)"'
+    platform_of = dict(re.findall(row, table, re.MULTILINE))
     platforms += [platform_of[kind] for kind in kinds]
     assert {"local", "trainer"} <= set(platforms)
     assert [name for name in platforms if name not in config._SERVICES] == []
