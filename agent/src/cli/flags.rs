@@ -77,7 +77,7 @@ pub(super) fn switch() -> Flag<BoolishValueParser> {
 
 impl<P: TypedValueParser> Flag<P> {
     /// Sets the text of the default.
-    pub(super) fn or(self, text: &'static str) -> Self {
+    pub(super) fn default(self, text: &'static str) -> Self {
         Self { texts: FlagTexts { default: Some(text), ..self.texts }, ..self }
     }
 

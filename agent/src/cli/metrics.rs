@@ -15,7 +15,7 @@ flags! {
         /// The trial's parameters: NNI's record or a JSON object, in a file or inline.
         parameters: Option<OsString> = os_text("FILE|JSON"),
         /// Metric formats to look for in the trial's output, besides the SDK's.
-        collect: Vec<Collect> = choice("KINDS").separated_by(',').or("text,json"),
+        collect: Vec<Collect> = choice("KINDS").separated_by(',').default("text,json"),
         /// A regular expression for lines of output, whose named groups are metrics. Can be repeated (in the
         /// variable: one per line).
         metric_pattern: Vec<Pattern> = value("REGEX", pattern).separated_by('\n'),
@@ -24,7 +24,7 @@ flags! {
         /// A directory to which the trial writes `TensorBoard` event files. Can be repeated.
         tensorboard: Vec<PathBuf> = path("DIR").separated_by(':'),
         /// The channel over which NNI's SDK reports.
-        sdk_channel: SdkWay = choice("WAY").or("stdout"),
+        sdk_channel: SdkWay = choice("WAY").default("stdout"),
         /// The metric that the search optimises.
         objective: Option<String> = text("NAME"),
         /// The direction of the search, `maximize` or `minimize`. Without an objective, it decides between a loss

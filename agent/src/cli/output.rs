@@ -15,7 +15,7 @@ flags! {
         spool_dir: Option<PathBuf> = path("DIR"),
         /// Maximum size of the spool in bytes. Above it, logs and samples are dropped, but never metrics or lifecycle
         /// reports.
-        spool_bytes: u64 = parsed("N").or("268435456"),
+        spool_bytes: u64 = parsed("N").default("268435456"),
         /// Size in bytes at which the files `stdout` and `stderr` are rotated [default: never].
         rotate_bytes: Option<u64> = value("N", rotate_bytes),
         /// A file for the short verdict, at most 4096 bytes of JSON [default: /dev/termination-log, if it exists].
@@ -23,11 +23,11 @@ flags! {
         /// Map the trial's exit code for a platform that decides on retries by the exit code.
         exit_code_map: Option<ExitCodeMap> = choice("PLATFORM"),
         /// The part of the trial's output to send to the manager.
-        log_collection: LogCollection = choice("WAY").or("none"),
+        log_collection: LogCollection = choice("WAY").default("none"),
         /// Length in bytes up to which a line is sent completely.
-        log_line_bytes: usize = value("N", log_line_bytes).or("16384"),
+        log_line_bytes: usize = value("N", log_line_bytes).default("16384"),
         /// Maximum bytes of each stream to send per second. The rest is dropped and counted.
-        log_rate: u64 = parsed("N").or("67108864"),
+        log_rate: u64 = parsed("N").default("67108864"),
         /// A variable whose value is masked in all data that is sent. Can be repeated.
         mask_env: Vec<String> = text("NAME").separated_by(','),
     }

@@ -22,7 +22,7 @@ flags! {
         /// the file system supports it (Btrfs, XFS).
         code_base: Option<PathBuf> = path("DIR"),
         /// Maximum time for fetching and for waiting for the other pods, together.
-        start_timeout: Duration = value("TIME", duration).or("10m"),
+        start_timeout: Duration = value("TIME", duration).default("10m"),
         /// Role of this pod in its trial [default: `$FC_TASKROLE_NAME`].
         role: Option<String> = text("NAME"),
         /// Number of this pod in its role, from 0 [default: `$FC_TASK_INDEX`].
