@@ -56,6 +56,8 @@ pub struct ExperimentHandle {
     leave: CancellationToken,
     directives: DirectiveQueue,
     departed: DepartedPods,
+    /// `false` for an experiment that is only shown.
+    has_task: bool,
     /// The running time before this run, and the start of this run. Empty before the start.
     run_start: Arc<RwLock<Option<(Duration, Instant)>>>,
 }
@@ -66,8 +68,20 @@ impl ExperimentHandle {
         let (events, receiver) = mpsc::channel(capacity);
         let directives = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
-        let departed = DepartedPods::default();
-        (Self { events, stop, leave, directives, departed, run_start: Arc::default() }, receiver)
+        let (departed, run_start) = (DepartedPods::default(), Arc::default());
+        let handle = Self { events, stop, leave, directives, departed, has_task: true, run_start };
+        (handle, receiver)
+    }
+
+    /// Returns a handle for an experiment without a manager, and the receiver of its events.
+    pub fn without_task() -> (Self, mpsc::Receiver<TaskEvent>) {
+        let (handle, receiver) = Self::new(1);
+        (Self { has_task: false, ..handle }, receiver)
+    }
+
+    /// Returns whether the experiment has a manager, whose task may not have started yet.
+    pub fn has_task(&self) -> bool {
+        self.has_task
     }
 
     /// Sends an agent's new reports to the experiment. Waits while the experiment is busy. Has no effect if the

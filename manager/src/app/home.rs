@@ -37,7 +37,7 @@ impl ExperimentSource for StoredExperiments {
         authenticator: &Authenticator,
     ) -> Result<OpenExperiment, String> {
         let dir = ExperimentDir::new(&self.data_dir, id);
-        let (handle, commands) = ExperimentHandle::new(1);
+        let (handle, commands) = ExperimentHandle::without_task();
         let stop = self.stop.child_token();
         let shown = stored_api_state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
         let shown = shown.map_err(|error| chain(&error))?;

@@ -36,7 +36,7 @@ use crate::view::TrialCache;
 /// Returns a client for the stored experiment, which is served within this process.
 pub async fn stored_client(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
     // There is no receiver, so commands to the experiment are refused.
-    let (handle, _) = ExperimentHandle::new(1);
+    let (handle, _) = ExperimentHandle::without_task();
     Ok(in_process(
         stored_api_state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?,
     ))
@@ -159,7 +159,7 @@ pub async fn serve_stored(
     }
     let listener = ViewListener::bind(dir.path(), &dir.authority(), host, port).await?;
     let stop = CancellationToken::new();
-    let (handle, commands) = ExperimentHandle::new(1);
+    let (handle, commands) = ExperimentHandle::without_task();
     tokio::spawn(answer_commands(dir.clone(), commands));
     let (reach, port) = (listener.reach(), Some(listener.port));
     let state = stored_api_state(id, dir, reach, port, handle, stop.clone()).await?;
@@ -176,7 +176,7 @@ pub async fn router_on_machine(
     port: u16,
     stop: CancellationToken,
 ) -> Result<axum::Router, Error> {
-    let (handle, commands) = ExperimentHandle::new(1);
+    let (handle, commands) = ExperimentHandle::without_task();
     tokio::spawn(answer_commands(dir.clone(), commands));
     let state = stored_api_state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
     state.trial_cache.refresh().await?;

@@ -62,9 +62,7 @@ impl Change {
                 Err(CommandError::NotRunning) => Err(not_running_reason(shared).await.into()),
                 answer => Ok(answer?),
             },
-            Self::Stop if handle.elapsed().is_none() => {
-                Err(not_running_reason(shared).await.into())
-            }
+            Self::Stop if !handle.has_task() => Err(not_running_reason(shared).await.into()),
             // If the experiment is done and still served, the stop ends the serving.
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
