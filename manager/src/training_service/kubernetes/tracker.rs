@@ -33,6 +33,7 @@ use super::disruption::Disruption;
 use super::kueue::QueueState;
 use super::outcome::{JobPhase, WorkloadOutcome};
 use super::workload::{StopRequest, Workload};
+use crate::config::kubernetes::WorkloadKind;
 use crate::training_service::{AdoptionResult, JobEndEvent, JobNews, VerdictTrust};
 
 mod action;
@@ -76,6 +77,11 @@ impl Tracker {
             finished: FinishedWorkloads::default(),
             queue_watch: QueueWatch::default(),
         }
+    }
+
+    /// Returns the kind of the workloads.
+    pub fn kind(&self) -> WorkloadKind {
+        self.rules.kind.kind()
     }
 
     /// Returns this tracker for workloads that wait in a queue that they name.

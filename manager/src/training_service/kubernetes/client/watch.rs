@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::{Cluster, Resource as Kind, error};
+use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
 use crate::util::errors::chain;
 
@@ -66,11 +67,19 @@ pub struct WatchedLabels {
 }
 
 impl WatchedLabels {
-    /// Returns the workload of a pod, which the pod's controller names in a label.
-    pub fn workload(&self) -> Option<&str> {
-        // A pod of a JobSet or of a TrainJob also has the label of its Job.
-        let names = [&self.job_set, &self.framework, &self.training_job, &self.job];
-        names.into_iter().find_map(Option::as_deref)
+    /// Returns the workload of a pod, which the kind's controller names in a label. A pod may also have labels of other
+    /// controllers: those of a `JobSet`'s Jobs, or copies in the user's template.
+    pub fn workload(&self, kind: WorkloadKind) -> Option<&str> {
+        let name = match kind {
+            WorkloadKind::Framework => &self.framework,
+            WorkloadKind::TrainJob | WorkloadKind::JobSet => &self.job_set,
+            WorkloadKind::Job => &self.job,
+            WorkloadKind::TfJob
+            | WorkloadKind::PyTorchJob
+            | WorkloadKind::XgBoostJob
+            | WorkloadKind::PaddleJob => &self.training_job,
+        };
+        name.as_deref()
     }
 }
 

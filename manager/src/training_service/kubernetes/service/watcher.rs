@@ -125,7 +125,8 @@ impl Watcher {
                 if is_pod {
                     let remains =
                         pod_end::has_outlived_trial(&object.body, &self.context.trial_containers());
-                    tracker.observe_outliving_pod(&object, remains, self.context.now());
+                    let pod = PodKey::of_pod(&object, tracker.kind());
+                    tracker.observe_outliving_pod(pod, remains, self.context.now());
                 }
                 if !actions.is_empty() || is_pod {
                     self.context.wake_timekeeper();
@@ -159,7 +160,7 @@ impl Watcher {
         pod: &'a WatchedObject,
     ) -> Option<(&'a str, String)> {
         let spec = self.context.spec();
-        let name = PodKey::from(pod).workload;
+        let name = PodKey::of_pod(pod, self.context.kind().kind()).workload;
         let reporter =
             self.context.kind().reporting_pod(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == WatchTarget::Pod && *reporter == pod.name)?;

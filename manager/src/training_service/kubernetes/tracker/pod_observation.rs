@@ -21,7 +21,7 @@ pub fn observe_pod(
         true if is_over => PodDeparture::Gone,
         true => PodDeparture::Deleted,
     };
-    let key = PodKey::from(pod);
+    let key = PodKey::of_pod(pod, tracker.kind());
     let left = tracker.observe_pod_departure(key, pod.uid.as_deref(), departure, now);
     let has_started =
         departure != PodDeparture::NotDeleted || is_over || pod_end::has_started(&pod.body);
@@ -53,7 +53,8 @@ pub fn observe_missing_pod(
     pod: &WatchedObject,
     now: Duration,
 ) -> Option<TrackerAction> {
-    let left = tracker.observe_pod_departure(pod, pod.uid.as_deref(), PodDeparture::Gone, now);
-    tracker.observe_pod_end(pod, pod_end::observed_fields(&pod.name, &pod.body));
+    let key = PodKey::of_pod(pod, tracker.kind());
+    let left = tracker.observe_pod_departure(key, pod.uid.as_deref(), PodDeparture::Gone, now);
+    tracker.observe_pod_end(key, pod_end::observed_fields(&pod.name, &pod.body));
     left
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::config::kubernetes::WorkloadKind;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::workload_of;
@@ -20,10 +21,11 @@ pub struct PodKey<'a> {
     pub name: &'a str,
 }
 
-impl<'a> From<&'a WatchedObject> for PodKey<'a> {
-    fn from(pod: &'a WatchedObject) -> Self {
+impl<'a> PodKey<'a> {
+    /// Returns the key of a pod of a workload of this kind.
+    pub fn of_pod(pod: &'a WatchedObject, kind: WorkloadKind) -> Self {
         // Old clusters do not set every label.
-        match pod.labels.workload() {
+        match pod.labels.workload(kind) {
             Some(workload) => Self { workload, name: &pod.name },
             None => Self::from(pod.name.as_str()),
         }
@@ -437,16 +439,21 @@ mod tests {
     fn a_pod_belongs_to_the_workload_that_its_label_names() {
         #[rustfmt::skip]
         let table = [
-            (json!({"FC_FRAMEWORK_NAME": "tkx"}),              "other-worker-0", "tkx"),
-            (json!({"batch.kubernetes.io/job-name": "tkx"}),   "other-abcde",    "tkx"),
-            (json!({"training.kubeflow.org/job-name": "tkx"}), "other-worker-0", "tkx"),
-            (json!({"jobset.sigs.k8s.io/jobset-name": "tkx", "batch.kubernetes.io/job-name": "tkx-ps-0"}), "other-ps-0-0-abcde", "tkx"),
-            (json!({}),                                        "tkx-abcde",      "tkx"),
+            (WorkloadKind::Framework,  json!({"FC_FRAMEWORK_NAME": "tkx"}),              "other-worker-0", "tkx"),
+            (WorkloadKind::Job,        json!({"batch.kubernetes.io/job-name": "tkx"}),   "other-abcde",    "tkx"),
+            (WorkloadKind::PyTorchJob, json!({"training.kubeflow.org/job-name": "tkx"}), "other-worker-0", "tkx"),
+            (WorkloadKind::JobSet,     json!({"jobset.sigs.k8s.io/jobset-name": "tkx", "batch.kubernetes.io/job-name": "tkx-ps-0"}), "other-ps-0-0-abcde", "tkx"),
+            (WorkloadKind::TrainJob,   json!({"jobset.sigs.k8s.io/jobset-name": "tkx", "batch.kubernetes.io/job-name": "tkx-node-0"}), "other-node-0-0-abcde", "tkx"),
+            // Labels that the user's template has from an old pod.
+            (WorkloadKind::Job,        json!({"jobset.sigs.k8s.io/jobset-name": "old", "batch.kubernetes.io/job-name": "tkx"}), "tkx-abcde", "tkx"),
+            (WorkloadKind::Job,        json!({"FC_FRAMEWORK_NAME": "old", "training.kubeflow.org/job-name": "old"}), "tkx-abcde", "tkx"),
+            (WorkloadKind::Framework,  json!({"jobset.sigs.k8s.io/jobset-name": "old"}), "tkx-worker-0",   "tkx"),
+            (WorkloadKind::Job,        json!({}),                                        "tkx-abcde",      "tkx"),
         ];
-        for (labels, name, expected) in table {
+        for (kind, labels, name, expected) in table {
             let pod = json!({"metadata": {"name": name, "labels": labels}});
             let pod: WatchedObject = serde_json::from_value(pod).unwrap();
-            assert_eq!(PodKey::from(&pod).workload, expected, "{labels}");
+            assert_eq!(PodKey::of_pod(&pod, kind).workload, expected, "{kind:?} {labels}");
         }
     }
 }

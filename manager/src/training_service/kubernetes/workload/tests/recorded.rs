@@ -16,7 +16,7 @@ use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::manifest::tests::workload_settings;
 use crate::training_service::kubernetes::manifest::{trial_containers, workload_of};
 use crate::training_service::kubernetes::tracker::{
-    Tracker, TrackerAction, observe_missing_pod, observe_pod,
+    PodKey, Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEndEvent, JobNews};
@@ -142,28 +142,28 @@ impl<'a> Player<'a> {
         let seen = line["kind"].as_str().filter(|seen| known.contains(seen));
         let Some(seen) = seen else { return Vec::new() };
         // The object passes through the watch's type, which skips most fields.
-        let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
-        let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
+        let object: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
+        let is_ours = object.name == "tkx" || object.owner.as_deref() == Some("tkx");
         match seen {
-            seen if seen == own_kind && thing.name != "tkx" => Vec::new(),
+            seen if seen == own_kind && object.name != "tkx" => Vec::new(),
             seen if seen == own_kind && gone => tracker.handle_deleted_workload("tkx"),
             seen if seen == own_kind => {
-                tracker.handle_phase("tkx", self.kind.phase(&thing.body, self.spec), now)
+                tracker.handle_phase("tkx", self.kind.phase(&object.body, self.spec), now)
             }
-            "Pod" if gone => observe_missing_pod(tracker, &thing, now).into_iter().collect(),
+            "Pod" if gone => observe_missing_pod(tracker, &object, now).into_iter().collect(),
             "Pod" => {
-                let actions = observe_pod(tracker, &thing, now);
-                if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
+                let actions = observe_pod(tracker, &object, now);
+                if object.body.pointer("/metadata/deletionTimestamp").is_some() {
                     // A listing at the workload's end has the pod in this form.
                     tracker.observe_pod_end(
-                        &thing,
-                        pod_end::observed_fields(&thing.name, &thing.body),
+                        PodKey::of_pod(&object, self.kind.kind()),
+                        pod_end::observed_fields(&object.name, &object.body),
                     );
                 }
                 actions
             }
             "Workload" if is_ours && !gone => {
-                tracker.handle_queue_state("tkx", kueue::queue_state(&thing.body), now)
+                tracker.handle_queue_state("tkx", kueue::queue_state(&object.body), now)
             }
             _ => Vec::new(),
         }
