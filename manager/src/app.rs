@@ -184,7 +184,7 @@ async fn begin(
 ) -> Result<RunningManager, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let opened = OpenedExperiment::open(&settings, &id, &dir, source, clock.as_ref()).await?;
-    let OpenedExperiment { checked, listener, store, mut spec, seed } = opened;
+    let OpenedExperiment { checked, listener, store, mut spec, seed, change } = opened;
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
     let (handle, events) = ExperimentHandle::new(EVENT_CAPACITY);
@@ -202,6 +202,9 @@ async fn begin(
     let serving = parts.serve(listener).await?;
     let (service, jobs) = serving.start_service(checked, &id, &mut spec, &dir, &secret).await?;
     let StartedServers { server, url, advertised, machine, code, .. } = serving;
+    if let Some(change) = change {
+        change.write(&store).await?;
+    }
     let (waker, (notify, notices)) = (OutboxWaker::default(), mpsc::unbounded_channel());
     let notifier = notifier::config(&id, &spec, &store, &waker, Some(dir.degraded()));
     let dependencies = Dependencies {

@@ -40,6 +40,24 @@ pub(super) struct OpenedExperiment {
     pub(super) spec: ExperimentSpec,
     /// The seed of the tuner.
     pub(super) seed: u64,
+    /// The change of the record, if the experiment continues under other limits. It is made when everything else has
+    /// started, so that a failed start changes nothing.
+    pub(super) change: Option<RecordChange>,
+}
+
+/// A change of an experiment's record by other limits.
+pub(super) struct RecordChange {
+    /// The checked file with the new limits.
+    canonical: Value,
+    /// The running time so far, if the experiment was done and runs again.
+    reopened_at_ms: Option<u64>,
+}
+
+impl RecordChange {
+    /// Makes the change, completely or not at all.
+    pub(super) async fn write(self, store: &Store) -> Result<(), Error> {
+        Ok(store.continue_experiment(self.canonical, self.reopened_at_ms).await?)
+    }
 }
 
 impl OpenedExperiment {
@@ -53,7 +71,7 @@ impl OpenedExperiment {
     ) -> Result<Self, Error> {
         match source {
             SpecSource::New(spec) => Self::create(settings, id, dir, *spec, clock).await,
-            SpecSource::Stored(limits) => Self::resume(settings, id, dir, &limits, clock).await,
+            SpecSource::Stored(limits) => Self::resume(settings, id, dir, &limits).await,
         }
     }
 
@@ -77,7 +95,7 @@ impl OpenedExperiment {
         write_secrets(&secrets)?;
         let store = Store::open(&dir.database())?;
         let (spec, seed) = record(&store, id, dir, spec, clock).await?;
-        Ok(Self { checked, listener, store, spec, seed })
+        Ok(Self { checked, listener, store, spec, seed, change: None })
     }
 
     /// Opens the record of an experiment of an earlier manager.
@@ -86,7 +104,6 @@ impl OpenedExperiment {
         id: &ExperimentId,
         dir: &ExperimentDir,
         limits: &NewLimits,
-        clock: &dyn Clock,
     ) -> Result<Self, Error> {
         let unknown =
             || Error::NoSuchExperiment { id: id.clone(), data_dir: settings.data_dir.clone() };
@@ -111,19 +128,12 @@ impl OpenedExperiment {
             drop(std::fs::remove_dir_all(dir.path()));
             return Err(unknown());
         };
-        let Resumption { spec, reopens } =
+        let Resumption { spec, change } =
             decide_resumption(&store, id, &row, settings, limits).await?;
         let checked = check(settings, id, &spec, false).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
-        if spec.canonical != row.canonical {
-            store.set_canonical(spec.canonical.clone()).await?;
-        }
-        if reopens {
-            let running = ExperimentState::Running.as_str();
-            store.set_experiment_state(running, row.elapsed_ms, clock.now_ms(), None).await?;
-        }
         backup_check::warn_if_older(&store, dir).await?;
-        Ok(Self { checked, listener, store, spec, seed: row.seed })
+        Ok(Self { checked, listener, store, spec, seed: row.seed, change })
     }
 }
 
@@ -241,8 +251,8 @@ async fn record(
 struct Resumption {
     /// The recorded specification, under the new limits.
     spec: ExperimentSpec,
-    /// `true` if the experiment is done and continues under higher limits.
-    reopens: bool,
+    /// The change of the record by the limits.
+    change: Option<RecordChange>,
 }
 
 /// Decides how a recorded experiment continues under new limits. An experiment that is done continues under higher
@@ -276,5 +286,9 @@ async fn decide_resumption(
         }
     }
     config::check_stored_files(&canonical)?;
-    Ok(Resumption { spec, reopens })
+    let change = is_changed.then(|| RecordChange {
+        canonical: spec.canonical.clone(),
+        reopened_at_ms: reopens.then_some(row.elapsed_ms),
+    });
+    Ok(Resumption { spec, change })
 }

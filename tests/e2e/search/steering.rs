@@ -1,6 +1,8 @@
 //! A user changes a running search: imported results and another search space. Both also apply after a
 //! resume.
 
+use std::net::TcpListener;
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
@@ -153,7 +155,7 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
 }
 
 #[test]
-fn a_retry_in_a_served_search_runs_with_the_next_resume() {
+fn a_rerun_in_a_served_search_runs_with_the_next_resume() {
     let bed = TestBed::new();
     // The trial fails the first time.
     let search = Search::new("echo score=1; mkdir ../once || exit 0; exit 3", 1);
@@ -218,6 +220,15 @@ fn a_search_that_is_done_continues_under_a_higher_limit() {
         assert_eq!(refused.code, Some(2), "{flag} {value}: {}", refused.stderr);
         assert!(refused.stderr.contains(problem), "{flag} {value}: {}", refused.stderr);
     }
+    // A start that fails changes nothing, so the same command works afterwards.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let failed = resume_with(&bed, id, &["--max-trial-number", "4", "--legacy-port", &port]);
+    assert_ne!(failed.code, Some(0));
+    assert!(failed.stderr.contains("in use"), "{}", failed.stderr);
+    let shown = run_experiment_command(&bed, &["show", "-o", "json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!((&shown["state"], &shown["max_trial_number"]), (&json!("DONE"), &json!(2)));
     let limits = ["--max-trial-number", "4", "--trial-concurrency", "2"];
     let second = Outcome::parse(resume_with(&bed, id, &limits));
     second.expect_done(4, 0);
