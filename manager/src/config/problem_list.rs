@@ -66,7 +66,8 @@ pub(super) fn find_all_problems(
         if repaired.contains(&place) {
             break;
         }
-        let is_certain = !may_follow_from_repair(&place, &repaired);
+        let is_certain = !may_follow_from_repair(&place, &repaired)
+            && !is_command_of_repaired_tuner(&problem.path, &repaired);
         // A misspelt field is also reported as missing, which would be the same problem twice.
         let meant = format!("`{}`", problem.path);
         let is_meant = |known: &Problem| known.message.contains(&meant);
@@ -98,6 +99,14 @@ fn may_follow_from_repair(place: &str, repaired: &[String]) -> bool {
     let of_parameter = PARAMETER_DEPENDENT_FIELDS.contains(&place)
         && repaired.iter().any(|known| known.starts_with(PARAMETER_PREFIX));
     of_section || of_parameter
+}
+
+/// Returns whether a problem is in a command of the training service, whose placeholders may name values of a tuner
+/// that was repaired.
+fn is_command_of_repaired_tuner(path: &str, repaired: &[String]) -> bool {
+    let is_command = path.starts_with("trainingService")
+        && ["command", "commands", "trialCommand"].iter().any(|end| path.ends_with(end));
+    is_command && repaired.iter().any(|known| known == "tuner" || known == "advisor")
 }
 
 /// The beginning of the place of a parameter in the search space.

@@ -277,7 +277,7 @@ fn a_users_own_tuner_may_have_any_search_space() {
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
         (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
         // A typing error in the tuner is reported, rather than a problem of the space for another tuner.
-        (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 135: tuner.clasName: unknown field; did you mean `className`?\n  line 1, column 192: debug: ")),
+        (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 135: tuner.clasName: unknown field; did you mean `className`? Allowed: name, className, codeDirectory, command, classArgs\n  line 1, column 192: debug: ")),
     ];
     for (changes, message) in table {
         let document = document_with(&changes);
@@ -324,6 +324,10 @@ fn all_problems_and_only_problems_are_reported_at_once() {
         // Fields that depend on a faulty space are not checked against the substitute.
         (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
          &["searchSpace.lr._type", "maxTrialNumber"]),
+        // The values that a faulty tuner would supply are unknown, also in the commands of the service.
+        (json!({"tuner": {"name": "Hyperband", "classArgs": {"typo": 1}}, "maxTrialNumber": 0, "trialCommand": null,
+                "trainingService": {"platform": "local", "trialCommand": "t {{TRIAL_BUDGET}}"}}),
+         &["tuner.classArgs.typo", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
          &["trainingService.gpus", "objective"]),
     ];
