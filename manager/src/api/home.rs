@@ -158,7 +158,10 @@ impl Home {
 pub async fn read_summaries(data_dir: &Path, now_ms: i64) -> Vec<ExperimentSummary> {
     let dir = HomeDir::new(data_dir);
     let is_large = |folder: std::fs::ReadDir| folder.count() >= MIN_STORED_SUMMARIES;
-    if std::fs::read_dir(data_dir).is_ok_and(is_large) {
+    // The administrator's list must not create a folder that the owner of the experiments cannot use.
+    let is_own = std::fs::metadata(data_dir)
+        .is_ok_and(|folder| folder.uid() == nix::unistd::geteuid().as_raw());
+    if is_own && std::fs::read_dir(data_dir).is_ok_and(is_large) {
         // Without the folder, the summaries are not stored, and the next call reads every experiment again.
         drop(create_private_folder(dir.path()));
     }

@@ -45,7 +45,8 @@ async fn stored_experiment(
         return Err(Error::NoSuchExperiment { id: id.clone(), data_dir });
     }
     let store = open_store(id, dir).await?;
-    let (row, trials) = (store.experiment().await?, store.trials().await?);
+    // The number of open trials is only for a note. Damaged trials must not prevent the cleaning.
+    let (row, trials) = (store.experiment().await?, store.trials().await.unwrap_or_default());
     store.close().await;
     let open_trials = trials.iter().filter(|trial| !trial.state.is_final()).count();
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;

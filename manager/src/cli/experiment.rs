@@ -184,7 +184,9 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
                 "ended_at_ms": row.ended_at_ms,
                 "trouble": trouble,
             });
-            if let Some(summary) = summaries.get(found.id.as_str()) {
+            let summary = summaries.get(found.id.as_str());
+            // Counts of a record that cannot be read are no facts.
+            if let Some(summary) = summary.filter(|summary| summary.state != "UNREADABLE") {
                 add_summary(&mut listed, summary);
             }
             listed
@@ -220,10 +222,9 @@ fn listed_by_manager(mut shown: Value, url: &str) -> Value {
     let value = value.into_iter().find(|value| value.is_number());
     let best =
         value.map(|value| json!({"id": best["id"], "sequence": best["sequence"], "value": value}));
-    let trials = shown["trials"].take();
-    if let Some(members) = shown.as_object_mut() {
-        members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
-    }
+    let trials = shown["trials"].clone();
+    let Some(members) = shown.as_object_mut() else { return shown };
+    members.retain(|name, _| LISTED_FIELDS.contains(&name.as_str()));
     for (name, value) in [
         ("url", json!(url)),
         ("trials", trials),
@@ -233,7 +234,7 @@ fn listed_by_manager(mut shown: Value, url: &str) -> Value {
         ("metric", json!(metric)),
         ("best", json!(best)),
     ] {
-        shown[name] = value;
+        members.insert(name.to_owned(), value);
     }
     shown
 }

@@ -25,6 +25,9 @@ pub enum Domain {
     Real(Real),
 }
 
+/// The maximum number of options that are compared with one another: two million comparisons.
+const MAX_COMPARED_OPTIONS: usize = 2000;
+
 impl Domain {
     /// Returns the number of options of a categorical domain, or `None` for a real domain.
     pub fn options(&self) -> Option<u64> {
@@ -36,9 +39,13 @@ impl Domain {
         }
     }
 
-    /// Returns the option of a choice that equals an earlier option, if any.
+    /// Returns the option of a choice that equals an earlier option, if any. A choice of very many options is not
+    /// searched.
     pub fn repeated_option(&self) -> Option<&Value> {
         let Self::Choice(values) = self else { return None };
+        if values.len() > MAX_COMPARED_OPTIONS {
+            return None;
+        }
         let is_repeated = |(index, value): &(usize, &Value)| {
             values[..*index].iter().any(|earlier| is_equal_in_python(earlier, value))
         };
