@@ -90,7 +90,7 @@ impl PodEnds {
         self.ends.iter().any(|end| end.place == *place)
     }
 
-    /// Returns whether an end follows from these ends.
+    /// Returns the end of the trial that follows from these ends. `None`: none follows yet.
     pub fn decide(&self, completion: &TrialCompletion) -> Option<DecidedEnd> {
         let results: Vec<_> = self.ends.iter().map(|end| (end.place.clone(), end.result)).collect();
         let end = completion.decide(&results)?;

@@ -611,13 +611,7 @@ impl ExperimentTask {
             }
             Effect::Launch { trial, sequence, parameter_id, parameters } => {
                 let first = (trial, sequence, parameter_id, parameters);
-                let new = take_alike(first, rest, |effect| {
-                    let Effect::Launch { trial, sequence, parameter_id, parameters } = effect
-                    else {
-                        return Err(effect);
-                    };
-                    Ok((trial, sequence, parameter_id, parameters))
-                });
+                let new = take_alike(first, rest, trial_effects::read_launch);
                 return self.trial_effects().launch(new).await;
             }
             Effect::Enqueue(own) => self.trial_effects().enqueue(own).await?,
@@ -634,20 +628,11 @@ impl ExperimentTask {
             Effect::Notify(message) => self.announcer.notify(Notice::Message(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {
-                let started = take_alike(trial, rest, |effect| {
-                    if let Effect::RecordRunning { trial } = effect {
-                        Ok(trial)
-                    } else {
-                        Err(effect)
-                    }
-                });
+                let started = take_alike(trial, rest, trial_effects::read_running);
                 self.trial_effects().record_running(started).await?;
             }
             Effect::StopTrial { trial, reason } => {
-                let stops = take_alike((trial, reason), rest, |effect| {
-                    let Effect::StopTrial { trial, reason } = effect else { return Err(effect) };
-                    Ok((trial, reason))
-                });
+                let stops = take_alike((trial, reason), rest, trial_effects::read_stop);
                 self.trial_effects().stop_trials(&stops).await?;
             }
             Effect::RecordEnd { trial, end } => return self.record_ends(vec![(trial, end)]).await,

@@ -273,3 +273,22 @@ pub(super) fn take_alike<T>(
     }
     alike
 }
+
+/// Returns the sequence, the tuner's number and the parameters of a trial to launch, or another effect as it is.
+pub(super) fn read_launch(effect: Effect) -> Result<(TrialJobId, u64, u64, Parameters), Effect> {
+    if let Effect::Launch { trial, sequence, parameter_id, parameters } = effect {
+        Ok((trial, sequence, parameter_id, parameters))
+    } else {
+        Err(effect)
+    }
+}
+
+/// Returns the trial that is recorded as running, or another effect as it is.
+pub(super) fn read_running(effect: Effect) -> Result<TrialJobId, Effect> {
+    if let Effect::RecordRunning { trial } = effect { Ok(trial) } else { Err(effect) }
+}
+
+/// Returns the trial to stop and the reason, or another effect as it is.
+pub(super) fn read_stop(effect: Effect) -> Result<(TrialJobId, StopReason), Effect> {
+    if let Effect::StopTrial { trial, reason } = effect { Ok((trial, reason)) } else { Err(effect) }
+}
