@@ -55,7 +55,7 @@ pub enum ObserverEvent {
 }
 
 impl ObserverEvent {
-    /// Returns the stable name of the remark's kind.
+    /// Returns the stable name of the event's kind.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Alarm(alarm) => alarm.code(),

@@ -189,7 +189,7 @@ impl StreamForwarder {
         thread.spawn(move || flow.read_late()).map(drop)
     }
 
-    /// Returns the source, if this outlet is for `stream`.
+    /// Returns the source, if this forwarder is for `stream`.
     pub fn source_of(&self, stream: Stream) -> Option<OwnedFd> {
         let own = (self.0.stream == stream).then(|| self.0.source.as_fd().try_clone_to_owned());
         own?.ok()

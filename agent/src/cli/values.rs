@@ -8,15 +8,15 @@ use crate::collect::Pattern;
 use crate::util::errors::chain;
 
 /// The minimum size for rotation of an output file: one page.
-const ROTATE_LEAST: u64 = 4096;
+const MIN_ROTATE_BYTES: u64 = 4096;
 
 /// The minimum length of a line to send. It leaves room for the mark of a cut line, which is a few words long.
-const LINE_LEAST: u64 = 64;
+const MIN_LINE_BYTES: u64 = 64;
 
 /// The minimum times between two heartbeats and between two samples. Each of them costs time on this machine or the
 /// manager's.
-const HEARTBEAT_LEAST: Duration = Duration::from_millis(100);
-const SAMPLE_LEAST: Duration = Duration::from_millis(10);
+const MIN_HEARTBEAT: Duration = Duration::from_millis(100);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Checks that the manager's URL has a known scheme and a host, because other texts cannot name a manager.
 pub(super) fn manager(text: &str) -> Result<String, String> {
@@ -60,12 +60,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses the size at which a file is rotated.
 pub(super) fn rotate_bytes(text: &str) -> Result<u64, String> {
-    at_least(text, ROTATE_LEAST, ", such as 104857600; omit it to never rotate")
+    at_least(text, MIN_ROTATE_BYTES, ", such as 104857600; omit it to never rotate")
 }
 
 /// Parses the length of a line.
 pub(super) fn log_line_bytes(text: &str) -> Result<usize, String> {
-    let bytes = at_least(text, LINE_LEAST, "")?;
+    let bytes = at_least(text, MIN_LINE_BYTES, "")?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
@@ -77,13 +77,15 @@ fn at_least(text: &str, least: u64, advice: &str) -> Result<u64, String> {
 /// Parses the maximum time between two messages to the manager.
 pub(super) fn heartbeat(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
-    let long = Some(time).filter(|time| *time >= HEARTBEAT_LEAST);
-    long.ok_or_else(|| format!("a time of at least {HEARTBEAT_LEAST:?} is expected"))
+    let long = Some(time).filter(|time| *time >= MIN_HEARTBEAT);
+    long.ok_or_else(|| format!("a time of at least {MIN_HEARTBEAT:?} is expected"))
 }
 
 /// Parses the time between two samples.
 pub(super) fn sample_interval(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
-    let long = Some(time).filter(|time| time.is_zero() || *time >= SAMPLE_LEAST);
-    long.ok_or_else(|| format!("a time of at least {SAMPLE_LEAST:?} is expected, or 0 for none"))
+    let long = Some(time).filter(|time| time.is_zero() || *time >= MIN_SAMPLE_INTERVAL);
+    long.ok_or_else(|| {
+        format!("a time of at least {MIN_SAMPLE_INTERVAL:?} is expected, or 0 for none")
+    })
 }

@@ -19,7 +19,7 @@ use super::MAX_NAME_BYTES;
 use super::objective::is_metric_name;
 
 /// The prefixes of the agent's and NNI's variables. A trial that prints its environment reports no metrics.
-const REPORT_PREFIXES: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
+const VARIABLE_PREFIXES: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` contains no newline and no colour codes.
 pub(super) fn find_pairs(
@@ -44,7 +44,7 @@ pub(super) fn find_pairs(
         // The value is read first, because most `=` in ordinary text fail there at little cost.
         if let Some(value) = value_after(&line[equals + 1..])
             && let Some(name) = name_before(&line[..equals])
-            && !REPORT_PREFIXES.iter().any(|ours| name.starts_with(ours))
+            && !VARIABLE_PREFIXES.iter().any(|ours| name.starts_with(ours))
         {
             found(name, value);
         }

@@ -1,7 +1,7 @@
 //! `trialkeeper doctor`: checks the conditions for a trial on this machine, and finds the first hop to the manager that
 //! fails.
 //!
-//! The probes change nothing. This module evaluates their results without I/O. Hops after a failed one are not checked,
+//! The probes, which are submodules, change nothing. This module runs them and renders the report. Hops after a failed one are not checked,
 //! because their failure would give no new information.
 
 use std::fmt::Write as _;

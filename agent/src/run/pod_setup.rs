@@ -1,8 +1,8 @@
 //! The setup of a pod before its trial starts. The manager provides code, parameters and the other pods' addresses. The
 //! code is fetched during the rendezvous of the pods.
 //!
-//! Without such an option, the setup does nothing. A missing part is an obstacle: the trial is not started. The run
-//! continues as after a failed start, so that the manager gets the reason.
+//! If no flag requests code, parameters or a rendezvous, the setup does nothing. If a part is missing, the trial is not
+//! started. The run continues as after a failed start, so that the manager gets the reason.
 
 use std::path::{Path, PathBuf};
 
@@ -129,12 +129,12 @@ impl<'a> PodSetup<'a> {
         variables
     }
 
-    /// Returns the signals for the rest of the run, if they were opened, and the obstacle.
+    /// Returns the signals for the rest of the run, if they were opened, and the reason why the trial cannot start.
     pub(super) fn close(self) -> (Option<Signals>, Option<StartFailure>) {
         (self.session.map(|session| session.signals), self.start_failure)
     }
 
-    /// Performs one step, unless there is already an obstacle.
+    /// Performs one step, unless an earlier one failed.
     fn step<T>(
         &mut self,
         wanted: bool,

@@ -16,7 +16,7 @@ pub struct TrialStreams {
 }
 
 impl TrialStreams {
-    /// Creates the set of streams: those that are open, the outlets of all streams, and the log shippers.
+    /// Creates the set of streams: those that are open, the forwarders of all streams, and the log shippers.
     pub fn new(
         open: Vec<Stream>,
         forwarders: Vec<StreamForwarder>,

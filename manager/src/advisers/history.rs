@@ -116,7 +116,7 @@ pub(super) struct ConversationStep {
     pub(super) messages: Vec<String>,
     /// The events for the experiment.
     pub(super) events: Vec<super::AdviserEvent>,
-    /// The program's remarks for its user.
+    /// The program's notes for its user.
     pub(super) notes: Vec<String>,
     /// `true` if the program is ready for requests.
     pub(super) ready: bool,

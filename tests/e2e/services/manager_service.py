@@ -109,7 +109,7 @@ class Manager(TrainingService):
         return trial
 
     def stop(self, handle, job, force):
-        self.ask("POST", f"/trials/{handle}/kill")
+        self.ask("POST", f"/trials/{handle}/stop")
 
     def poll(self, jobs):
         trials = {trial["id"]: trial for trial in self.ask("GET", "/trials?limit=1000")["trials"]}

@@ -203,7 +203,7 @@ fn a_password_of_the_experiment_file_logs_in() {
     assert!(!done.stderr.contains(secret) && !found.contains(secret), "{}", done.stderr);
 }
 
-/// Returns a script that stands before a program of a machine, in the folder `tools` of the bed.
+/// Writes a script that replaces a program of a machine, in the folder `tools` of the bed.
 fn write_tool(bed: &TestBed, name: &str, lines: &str) {
     bed.write_script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));
 }
