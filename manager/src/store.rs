@@ -146,17 +146,17 @@ impl Store {
         self.database.write(move |c| trials::set_canonical(c, &canonical)).await
     }
 
-    /// Replaces the checked file of an experiment that continues under other limits. `reopened_at_ms` is the running
+    /// Replaces the checked file of an experiment that continues under other limits. `reopened_elapsed_ms` is the running
     /// time of an experiment that was done and runs again. Both changes are made, or neither.
     pub async fn continue_experiment(
         &self,
         canonical: serde_json::Value,
-        reopened_at_ms: Option<u64>,
+        reopened_elapsed_ms: Option<u64>,
     ) -> Result<(), Error> {
         self.database
             .write(move |c| {
                 trials::set_canonical(c, &canonical)?;
-                reopened_at_ms.map_or(Ok(()), |elapsed_ms| {
+                reopened_elapsed_ms.map_or(Ok(()), |elapsed_ms| {
                     trials::set_experiment_state(c, "RUNNING", elapsed_ms, None)
                 })
             })

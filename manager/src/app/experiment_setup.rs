@@ -50,13 +50,13 @@ pub(super) struct RecordChange {
     /// The checked file with the new limits.
     canonical: Value,
     /// The running time so far, if the experiment was done and runs again.
-    reopened_at_ms: Option<u64>,
+    reopened_elapsed_ms: Option<u64>,
 }
 
 impl RecordChange {
     /// Makes the change, completely or not at all.
     pub(super) async fn write(self, store: &Store) -> Result<(), Error> {
-        Ok(store.continue_experiment(self.canonical, self.reopened_at_ms).await?)
+        Ok(store.continue_experiment(self.canonical, self.reopened_elapsed_ms).await?)
     }
 }
 
@@ -288,7 +288,7 @@ async fn decide_resumption(
     config::check_stored_files(&canonical)?;
     let change = is_changed.then(|| RecordChange {
         canonical: spec.canonical.clone(),
-        reopened_at_ms: reopens.then_some(row.elapsed_ms),
+        reopened_elapsed_ms: reopens.then_some(row.elapsed_ms),
     });
     Ok(Resumption { spec, change })
 }
