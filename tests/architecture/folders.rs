@@ -17,7 +17,7 @@ pub(crate) fn import_cycles_of_crate(krate: &str) -> ImportGraph {
 
 fn import_graph(files: &[Source]) -> ImportGraph {
     let modules: BTreeSet<ModulePath> = files.iter().map(Source::module_path).collect();
-    let mut arrows = ImportGraph::new();
+    let mut graph = ImportGraph::new();
     for file in files.iter().filter(|file| !file.code.is_empty()) {
         let here = file.module_path();
         for path in import_paths(&file.code, &here) {
@@ -28,17 +28,17 @@ fn import_graph(files: &[Source]) -> ImportGraph {
             let common = here.iter().zip(there).take_while(|(a, b)| a == b).count();
             // Imports between a parent and its child are permitted.
             if let (Some(from), Some(to)) = (here.get(common), there.get(common)) {
-                let siblings = arrows.entry(here[..common].to_vec()).or_default();
+                let siblings = graph.entry(here[..common].to_vec()).or_default();
                 siblings.entry(from.clone()).or_default().insert(to.clone());
             }
         }
     }
-    arrows
+    graph
 }
 
 /// Repeatedly removes modules without remaining imports. The rest are the circles.
-fn import_cycles(mut arrows: ImportGraph) -> ImportGraph {
-    for siblings in arrows.values_mut() {
+fn import_cycles(mut graph: ImportGraph) -> ImportGraph {
+    for siblings in graph.values_mut() {
         loop {
             let open: BTreeSet<String> = siblings.keys().cloned().collect();
             siblings.retain(|_, targets| targets.iter().any(|target| open.contains(target)));
@@ -47,8 +47,8 @@ fn import_cycles(mut arrows: ImportGraph) -> ImportGraph {
             }
         }
     }
-    arrows.retain(|_, siblings| !siblings.is_empty());
-    arrows
+    graph.retain(|_, siblings| !siblings.is_empty());
+    graph
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn read_spooled_facts(spool: &Path) -> Vec<Report> {
 fn collect_again(dir: &Path, succeeded: bool) -> Vec<Metric> {
     let collectors = CollectorsFile::read_in(dir);
     let spec = &collectors.collect;
-    let mut ledger = MetricRegistry::new(spec);
+    let mut registry = MetricRegistry::new(spec);
     let mut findings = Vec::new();
     for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let mut scanner = StreamScanner::new(spec, stream);
@@ -109,8 +109,8 @@ fn collect_again(dir: &Path, succeeded: bool) -> Vec<Metric> {
         Finding::Metric(found) => Some(found),
         Finding::Unreadable { .. } => None,
     });
-    let mut metrics: Vec<Metric> = found.filter_map(|found| ledger.register(found)).collect();
-    metrics.extend(ledger.conclude(succeeded));
+    let mut metrics: Vec<Metric> = found.filter_map(|found| registry.register(found)).collect();
+    metrics.extend(registry.conclude(succeeded));
     metrics
 }
 

@@ -33,10 +33,10 @@ pub struct RendezvousSpec {
 /// Waits until all pods have reported, and returns their addresses.
 pub async fn wait_for_peers(
     manager: &ManagerClient,
-    meeting: &RendezvousSpec,
+    spec: &RendezvousSpec,
 ) -> Result<Vec<Member>, Error> {
     const REQUEST_ACTION: &str = "meet the other pods of the trial";
-    let address = match meeting.address {
+    let address = match spec.address {
         Some(address) => address,
         None => {
             manager
@@ -44,11 +44,11 @@ pub async fn wait_for_peers(
                 .await?
         }
     };
-    let Task { role, index } = meeting.own.clone();
-    let port = peers::role_port(&meeting.roles, &role).unwrap_or_default();
+    let Task { role, index } = spec.own.clone();
+    let port = peers::role_port(&spec.roles, &role).unwrap_or_default();
     let wait_ms = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
-    let (attempt, roles) = (meeting.attempt.clone(), peers::role_sizes(&meeting.roles));
-    let incarnation = meeting.incarnation.clone();
+    let (attempt, roles) = (spec.attempt.clone(), peers::role_sizes(&spec.roles));
+    let incarnation = spec.incarnation.clone();
     let pod =
         RendezvousRequest { attempt, roles, role, index, address, port, wait_ms, incarnation };
     loop {

@@ -365,12 +365,12 @@ struct MetricQuery {
 async fn all_metrics(
     _: User,
     State(shared): State<Shared>,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.trial_cache.refresh().await?;
     let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
-    Ok(stream_records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, address_memory))
 }
 
 /// Returns the metrics of a trial. NNI's manager knows no metrics of an unknown trial, and reports no error.
@@ -378,19 +378,19 @@ async fn trial_metrics(
     _: User,
     State(shared): State<Shared>,
     UrlPath(id): UrlPath<String>,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.trial_cache.refresh().await?;
     let trials = snapshot.find(&id).cloned().into_iter().collect();
-    Ok(stream_records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, address_memory))
 }
 
 async fn range_metrics(
     _: User,
     State(shared): State<Shared>,
     UrlPath((min, max)): UrlPath<(String, String)>,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
 ) -> Result<Response, NniRefusal> {
     let number = |text: &str| {
@@ -406,7 +406,7 @@ async fn range_metrics(
     let range = min..=max;
     let trials = snapshot.trials.iter().filter(|trial| range.contains(&trial.sequence));
     let trials = trials.map(|trial| trial.as_ref().clone()).collect();
-    Ok(stream_records(shared, trials, query.r#type, allowance))
+    Ok(stream_records(shared, trials, query.r#type, address_memory))
 }
 
 /// Returns all metric records of the trials. They are read while the client receives them, because there may be
@@ -415,7 +415,7 @@ fn stream_records(
     shared: Shared,
     trials: Vec<TrialSummary>,
     kind: Option<MetricKindWord>,
-    allowance: AddressMemory,
+    address_memory: AddressMemory,
 ) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     // The task ends when the client disconnects, after the last trial, or when the store fails.
@@ -456,7 +456,8 @@ fn stream_records(
                     }
                 }
                 if text.len() > 1 {
-                    let piece = allowance.reserve(std::mem::take(&mut text).into_bytes()).await;
+                    let piece =
+                        address_memory.reserve(std::mem::take(&mut text).into_bytes()).await;
                     if sender.send_data(piece).await.is_err() {
                         return;
                     }
@@ -492,7 +493,7 @@ async fn file(
     State(shared): State<Shared>,
     UrlPath((_, file)): UrlPath<(String, String)>,
     TrialPath(id): TrialPath,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
 ) -> Result<Response, NniRefusal> {
     match file.as_str() {
         "stdout" | "stderr" => {
@@ -506,7 +507,7 @@ async fn file(
             if empty {
                 return Ok(format!("{file} is empty.").into_response());
             }
-            Ok(whole_log(shared, &id, &file, allowance).await?)
+            Ok(whole_log(shared, &id, &file, address_memory).await?)
         }
         "trial.log" => {
             requested_attempt(&shared, &id, None).await?;

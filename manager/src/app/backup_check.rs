@@ -31,12 +31,12 @@ pub(super) async fn warn_if_older(store: &Store, dir: &ExperimentDir) -> Result<
 async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
     let trials = store.trials().await?;
     let known: HashSet<&str> = trials.iter().map(|trial| trial.id.as_str()).collect();
-    let mut ahead = StoreBehindAgents::default();
+    let mut behind = StoreBehindAgents::default();
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {
         let attempt = dir.trial(&trial.id).spool().join(trial.attempt.as_str());
         let stored = store.attempt_state(&trial.id, &trial.attempt).await?.facts_through;
         if acknowledged_facts(&attempt) > stored {
-            ahead.reported.push(trial.id.to_string());
+            behind.reported.push(trial.id.to_string());
         }
     }
     for entry in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
@@ -44,11 +44,11 @@ async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents
         let Ok(id) = TrialJobId::new(&name) else { continue };
         // Among the folders beside the database, only a trial's folder has this file.
         if !known.contains(name.as_str()) && dir.trial(&id).parameters().exists() {
-            ahead.unknown.push(name);
+            behind.unknown.push(name);
         }
     }
-    ahead.unknown.sort();
-    Ok(ahead)
+    behind.unknown.sort();
+    Ok(behind)
 }
 
 /// Returns the number up to which an attempt's facts were acknowledged, as its agent has recorded. `None` if nothing
@@ -97,9 +97,9 @@ mod tests {
             (&["a"],      &["c", "d"], &["the reports again", "Trials: a.", "not counted", "Trials: c, d."]),
         ];
         for (reported, unknown, expected) in table {
-            let ahead = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };
-            let warning = ahead.warning();
-            assert_eq!(warning.is_some(), !expected.is_empty(), "{ahead:?}");
+            let behind = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };
+            let warning = behind.warning();
+            assert_eq!(warning.is_some(), !expected.is_empty(), "{behind:?}");
             for part in expected {
                 assert!(warning.as_ref().unwrap().contains(part), "{part:?} is not in {warning:?}");
             }

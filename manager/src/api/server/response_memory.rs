@@ -64,7 +64,7 @@ impl ResponseMemory {
         }
     }
 
-    fn allowance(&self, peer: Option<Peer>) -> AddressMemory {
+    fn address_memory(&self, peer: Option<Peer>) -> AddressMemory {
         let mut of = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if of.len() >= MAX_ADDRESSES {
             of.retain(|_, own| Arc::strong_count(own) > 1);
@@ -137,8 +137,8 @@ pub(in crate::api) async fn limit_response_memory(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>().copied();
-    let allowance = answers.allowance(peer);
-    request.extensions_mut().insert(allowance.clone());
+    let address_memory = answers.address_memory(peer);
+    request.extensions_mut().insert(address_memory.clone());
     let response = next.run(request).await;
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     if size.is_none_or(|size| size <= SMALL_BYTES) {
@@ -146,7 +146,7 @@ pub(in crate::api) async fn limit_response_memory(
     }
     let (parts, body) = response.into_parts();
     let Ok(whole) = body.collect().await else { return Error::Stopping.into_response() };
-    match allowance.try_hold(whole.to_bytes()) {
+    match address_memory.try_hold(whole.to_bytes()) {
         Ok(bytes) => Response::from_parts(parts, Body::from(bytes)),
         Err(error) => error.into_response(),
     }
@@ -163,15 +163,15 @@ mod tests {
     #[tokio::test]
     async fn responses_are_bounded_and_free_their_memory() {
         let answers = ResponseMemory::new();
-        let one = answers.allowance(peer(1));
+        let one = answers.address_memory(peer(1));
         let half = || Bytes::from(vec![b'x'; ADDRESS_BYTES / 2]);
         let mut held = vec![one.try_hold(half()).unwrap(), one.try_hold(half()).unwrap()];
         assert_eq!(one.try_hold(half()).unwrap_err().parts().1, "overloaded");
         for other in 2..5 {
-            let other = answers.allowance(peer(other));
+            let other = answers.address_memory(peer(other));
             held.extend([other.try_hold(half()).unwrap(), other.try_hold(half()).unwrap()]);
         }
-        let last = answers.allowance(None);
+        let last = answers.address_memory(None);
         assert_eq!(
             last.try_hold(half()).unwrap_err().parts().1,
             "overloaded",
@@ -215,7 +215,7 @@ mod tests {
     fn addresses_without_a_response_are_removed() {
         let answers = ResponseMemory::new();
         for n in 0..10_000_u32 {
-            drop(answers.allowance(Some(Peer(IpAddr::V4(n.into())))));
+            drop(answers.address_memory(Some(Peer(IpAddr::V4(n.into())))));
         }
         assert!(answers.by_address.lock().unwrap().len() <= MAX_ADDRESSES);
     }

@@ -53,7 +53,7 @@ pub(super) struct FollowQuery {
 /// An open stream.
 struct EventStream {
     sender: Sender<Bytes, std::io::Error>,
-    allowance: AddressMemory,
+    address_memory: AddressMemory,
     shared: Shared,
     /// Notified when the store becomes unable to write, or able again. Such a change is not a commit.
     write_error: watch::Receiver<Option<store::Error>>,
@@ -77,7 +77,7 @@ impl EventStream {
 
     async fn send_text(&mut self, text: String) -> Result<(), StreamClosed> {
         self.last_sent = Instant::now();
-        let piece = self.allowance.reserve(text.into_bytes()).await;
+        let piece = self.address_memory.reserve(text.into_bytes()).await;
         self.sender.send_data(piece).await.map_err(|_| StreamClosed)
     }
 
@@ -129,14 +129,19 @@ impl EventStream {
 /// Opens a stream, to which `follow` writes.
 fn open_stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     shared: Shared,
-    allowance: AddressMemory,
+    address_memory: AddressMemory,
     follow: impl FnOnce(EventStream) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
     let write_error = shared.state.store.database().watch_write_error();
-    let task =
-        follow(EventStream { sender, allowance, shared, write_error, last_sent: Instant::now() });
+    let task = follow(EventStream {
+        sender,
+        address_memory,
+        shared,
+        write_error,
+        last_sent: Instant::now(),
+    });
     // The task ends with the client, whose disconnection its regular output reveals, or with the manager.
     streams.spawn(async move { drop(task.await) });
     let headers = [
@@ -171,7 +176,7 @@ pub(super) async fn events(
     _: User,
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let after = match resume_position(&headers, &query)? {
@@ -181,7 +186,7 @@ pub(super) async fn events(
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
     let first = shared.state.trial_cache.refresh().await?;
-    Ok(open_stream(shared, allowance, move |mut stream| async move {
+    Ok(open_stream(shared, address_memory, move |mut stream| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
         // A resumed stream first sends the trials that changed meanwhile, and all that have not ended.
@@ -297,7 +302,7 @@ pub(super) async fn trial_events(
     State(shared): State<Shared>,
     headers: HeaderMap,
     TrialPath(trial): TrialPath,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resume_position(&headers, &query)? {
@@ -308,7 +313,7 @@ pub(super) async fn trial_events(
     requested_attempt(&shared, &trial, None).await?;
     let mut commits = shared.state.store.database().watch_commits();
     commits.mark_unchanged();
-    Ok(open_stream(shared, allowance, move |mut stream| async move {
+    Ok(open_stream(shared, address_memory, move |mut stream| async move {
         let mut seen = seen;
         let mut revision = None;
         let mut output = SilentOutput::default();

@@ -193,9 +193,9 @@ pub(super) async fn whole(
     State(shared): State<Shared>,
     Path((_, word)): Path<(String, String)>,
     TrialPath(id): TrialPath,
-    Extension(allowance): Extension<AddressMemory>,
+    Extension(address_memory): Extension<AddressMemory>,
 ) -> Result<Response, Error> {
-    whole_log(shared, &id, &word, allowance).await
+    whole_log(shared, &id, &word, address_memory).await
 }
 
 /// Returns a whole stream as a response, which is read while the client receives it.
@@ -203,7 +203,7 @@ pub(in crate::api) async fn whole_log(
     shared: Shared,
     id: &TrialJobId,
     word: &str,
-    allowance: AddressMemory,
+    address_memory: AddressMemory,
 ) -> Result<Response, Error> {
     let stream = stream_of(Some(word))?;
     let attempt = output_attempt(&shared, id, None).await?;
@@ -213,7 +213,7 @@ pub(in crate::api) async fn whole_log(
         tokio::spawn(async move {
             let (store, mut from) = (&shared.state.store, 0);
             loop {
-                let share = allowance.wait(CHUNK_BYTES).await;
+                let share = address_memory.wait(CHUNK_BYTES).await;
                 let Ok(part) = store.logs().read_part(attempt.key, stream, from, CHUNK_BYTES).await
                 else {
                     break;

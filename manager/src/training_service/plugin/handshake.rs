@@ -86,15 +86,15 @@ pub async fn probe(
     let experiment = ExperimentId::new("probe").expect("a valid id");
     let answer = async {
         let (state_dir, about) = (folder.path(), (&experiment, None));
-        let hello = initialize(&program, &link, about, state_dir, spec, gpus_each).await?;
-        if hello.capabilities.check {
+        let initialized = initialize(&program, &link, about, state_dir, spec, gpus_each).await?;
+        if initialized.capabilities.check {
             check_settings(&program, &link).await?;
         }
-        let name = hello.service["name"].as_str().unwrap_or("a plugin without a name");
-        let version = hello.service["version"].as_str().unwrap_or_default();
+        let name = initialized.service["name"].as_str().unwrap_or("a plugin without a name");
+        let version = initialized.service["version"].as_str().unwrap_or_default();
         let name = format!("{name} {version}").trim_end().to_owned();
         // An error is ignored, because the platform may be able to report its room later.
-        let room = if hello.capabilities.room {
+        let room = if initialized.capabilities.room {
             link.ask("room", &json!({}), ROOM_TIMEOUT).await.unwrap_or_default()
         } else {
             Value::Null
@@ -125,8 +125,8 @@ pub async fn clean_up(
     let (link, mut child) = start_without_jobs(&program)?;
     let cleaned = async {
         let about = (experiment, None);
-        let hello = initialize(&program, &link, about, &state_dir, spec, None).await?;
-        if !hello.capabilities.clean_up {
+        let initialized = initialize(&program, &link, about, &state_dir, spec, None).await?;
+        if !initialized.capabilities.clean_up {
             return Ok(cancel_all(&program, &link).await);
         }
         let answer = link.ask("clean_up", &json!({}), CLEAN_UP_TIMEOUT).await;
@@ -236,18 +236,18 @@ pub(super) async fn initialize(
     let shown = program.command_line();
     let answer = link.ask("initialize", &params, INITIALIZE_TIMEOUT).await;
     let answer = answer.map_err(|error| startup_error(program, link, &error))?;
-    let hello: InitializeAnswer = serde_json::from_value(answer).map_err(|error| {
+    let initialized: InitializeAnswer = serde_json::from_value(answer).map_err(|error| {
         Error::Unusable(format!("the answer of `{shown}` to initialize cannot be read: {error}"))
     })?;
-    if hello.protocol != PROTOCOL_VERSION {
-        let other = hello.protocol;
+    if initialized.protocol != PROTOCOL_VERSION {
+        let other = initialized.protocol;
         let older = if other > PROTOCOL_VERSION { "trial-manager" } else { "the plugin" };
         return Err(Error::Unusable(format!(
             "`{shown}` uses version {other} of the protocol, and this trial-manager uses version {PROTOCOL_VERSION}; \
              update {older}"
         )));
     }
-    Ok(hello)
+    Ok(initialized)
 }
 
 /// Returns the resources that each job needs.
