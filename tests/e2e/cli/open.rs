@@ -56,7 +56,7 @@ fn open_logs_the_browser_in() {
     }
     gate.release(1);
     assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
-    let nobody = run_open(&bed, &[], None);
-    assert_eq!(nobody.code, Some(2));
-    assert!(nobody.stderr.contains("trial-manager serve"), "{}", nobody.stderr);
+    let unserved = run_open(&bed, &[], None);
+    assert_eq!(unserved.code, Some(2));
+    assert!(unserved.stderr.contains("trial-manager serve"), "{}", unserved.stderr);
 }
