@@ -241,7 +241,7 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     // Between two axes, a swipe scrolls the page. Across the axes, it scrolls the chart. Neither selects a
     // range.
     let [x, _, high] = place();
-    let down = browser.run_script("window.from = scrollY; return scrollY");
+    browser.run_script("window.from = scrollY;");
     browser.swipe((x + 46.0, high + 150.0), (0.0, -100.0));
     browser.wait_for("the page to move", WAIT_TIMEOUT, "return scrollY > window.from + 50");
     let [x, _, high] = place();
@@ -253,9 +253,10 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     assert_eq!(browser.run_script(&hint), all);
     // Along an axis, a swipe selects the range from its start to its end.
     let [x, ..] = place();
+    let scrolled = browser.run_script("return scrollY");
     browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
     assert_ne!(browser.run_script(&hint), all, "the swipe selected no range");
-    assert_eq!(browser.run_script("return scrollY"), down, "the page scrolled");
+    assert_eq!(browser.run_script("return scrollY"), scrolled, "the page scrolled");
     let chosen = format!(
         "return [...{chart}.querySelectorAll('[role=slider]')].slice(2, 4).map((end) => Number(end.getAttribute('aria-valuenow')))"
     );
