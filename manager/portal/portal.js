@@ -38,16 +38,28 @@ const sameExperiment = (id) => {
 };
 
 // Limits calls of `work` to one at a time, with a pause of at least `pace` milliseconds between them, and longer after a slow one. All
-// requests during a call or a pause become one call. The promise resolves after a call that started after the request.
+// requests during a call or a pause become one call. The promise resolves after a call that started after the request. A request with
+// `now` skips the pause.
 const paced = (pace, work) => {
-  let next = null, free = Promise.resolve();
+  let next = null, free = Promise.resolve(), urgent = false, endPause = () => {};
   const tried = async () => { try { await work(); } catch (error) { console.warn(error); } };
-  return () => next ??= free.then(() => {
+  const pause = (duration) => new Promise((ended) => {
+    endPause = ended;
+    setTimeout(ended, urgent ? 0 : duration);
+  });
+  const request = () => next ??= free.then(() => {
     next = null;
+    urgent = false;
     const began = performance.now(), done = tried();
-    free = done.then(() => new Promise((rested) => setTimeout(rested, Math.max(pace, 5 * (performance.now() - began)))));
+    free = done.then(() => pause(Math.max(pace, 5 * (performance.now() - began))));
     return done;
   });
+  const now = () => {
+    urgent = true;
+    endPause();
+    return request();
+  };
+  return Object.assign(request, { now });
 };
 
 // The maximum number of parts that a request header names. The server sends the others again.
@@ -154,7 +166,8 @@ const follow = (path, after, listeners) => {
 };
 
 const EVENTS = "/api/v1/events";
-const followAll = (after, listeners) => follow(EVENTS, after, { experiment: () => {}, ...listeners, end: refresh });
+// An exiting manager waits only for a moment, so the last refresh does not wait.
+const followAll = (after, listeners) => follow(EVENTS, after, { experiment: () => {}, ...listeners, end: refresh.now });
 
 // Refreshes values that change without events, such as the duration of a running trial.
 const tick = () => setInterval(() => { if (!document.hidden && byId("connection").textContent === "") refresh(); }, 15000);
@@ -301,7 +314,7 @@ const trial = async () => {
     // If the agent of a trial is silent, its pod's log replaces both streams.
     unheard: ({ text, why }) => { unheard = true; append("stdout", text ?? `${why}\n`); },
     trial: refresh,
-    end: async () => { await refresh(); rest(); },
+    end: async () => { await refresh.now(); rest(); },
   });
 };
 

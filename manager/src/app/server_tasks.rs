@@ -16,7 +16,7 @@ use crate::api::server::tls::Tls;
 use crate::store::Store;
 
 /// The time in which pages that follow a search may send another request after its end.
-const CLIENT_CLOSE_TIME: Duration = Duration::from_secs(3);
+const CLIENT_CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// The servers, which run until [`Self::stop`].
 #[derive(Default)]

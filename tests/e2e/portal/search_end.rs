@@ -20,43 +20,65 @@ fn start_waiting_search(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgra
     (gate, running, url.trim().to_owned())
 }
 
+/// A script that adds latency to all requests. A page pauses for five times as long as its last refresh took, here
+/// longer than the manager waits for open pages at its end.
+const ADD_LATENCY: &str = "
+  const fast = window.fetch;
+  window.fetch = async (...request) => {
+    await new Promise((done) => setTimeout(done, 1100));
+    return fast(...request);
+  };";
+
+/// Opens a page of a search with one trial, runs a script in it, and checks that it shows the trial's result and
+/// the end of the search. The path `/trials/` stands for the trial's own page.
+fn check_end_in_page(browser: &Browser, path: &str, script: &str) {
+    let bed = TestBed::new();
+    let (gate, running, url) = start_waiting_search(&bed, &[]);
+    let trials = "return fetch('/api/v1/trials').then((answer) => answer.json()).then(({ trials }) => trials[0].id)";
+    browser.open(&url);
+    let mut page = format!("{url}{path}");
+    if path == "/trials/" {
+        page.push_str(browser.run_script(trials).as_str().unwrap());
+    }
+    browser.open(&page);
+    browser.wait_for(
+        "the trial to run",
+        WAIT_TIMEOUT,
+        "return document.querySelector('[data-state=RUNNING]') !== null",
+    );
+    browser.run_script(script);
+    // The page gets live updates.
+    gate.release(1);
+    browser.wait_for(
+        "the step",
+        WAIT_TIMEOUT,
+        "return document.querySelector('main').textContent.includes('0.25')",
+    );
+    gate.release(1);
+    let finished = running.finish(WAIT_TIMEOUT);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    browser.wait_for("the trial's end", WAIT_TIMEOUT, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
+    let exited = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
+    browser.wait_for("the message about the manager's end", WAIT_TIMEOUT, exited);
+    if path == "/" {
+        let heading = browser.run_script("return document.querySelector('h1').textContent");
+        assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
+    }
+}
+
 #[test]
 #[ignore = "needs a browser"]
 fn open_pages_show_the_end_of_the_search() {
     let browser = Browser::start();
     for path in ["/", "/trials", "/trials/"] {
-        let bed = TestBed::new();
-        let (gate, running, url) = start_waiting_search(&bed, &[]);
-        let trials = "return fetch('/api/v1/trials').then((answer) => answer.json()).then(({ trials }) => trials[0].id)";
-        browser.open(&url);
-        let mut page = format!("{url}{path}");
-        if path == "/trials/" {
-            page.push_str(browser.run_script(trials).as_str().unwrap());
-        }
-        browser.open(&page);
-        browser.wait_for(
-            "the trial to run",
-            WAIT_TIMEOUT,
-            "return document.querySelector('[data-state=RUNNING]') !== null",
-        );
-        // The page gets live updates.
-        gate.release(1);
-        browser.wait_for(
-            "the step",
-            WAIT_TIMEOUT,
-            "return document.querySelector('main').textContent.includes('0.25')",
-        );
-        gate.release(1);
-        let finished = running.finish(WAIT_TIMEOUT);
-        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-        browser.wait_for("the trial's end", WAIT_TIMEOUT, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
-        let exited = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
-        browser.wait_for("the message about the manager's end", WAIT_TIMEOUT, exited);
-        if path == "/" {
-            let heading = browser.run_script("return document.querySelector('h1').textContent");
-            assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
-        }
+        check_end_in_page(&browser, path, "");
     }
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_page_behind_a_slow_connection_shows_the_end_of_the_search() {
+    check_end_in_page(&Browser::start(), "/trials", ADD_LATENCY);
 }
 
 /// Runs a search to its end with `--keep-serving`. Returns the process and the URL, once the results are
