@@ -75,14 +75,38 @@ pub(super) fn open_writer(path: &Path) -> Result<WriterConnection, Error> {
 
 /// Opens the database for reading. The file must exist.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
-    let connection = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(|error| open_error(path, error))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |error| open_error(path, error);
+    let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    if is_on_read_only_disk(&connection) && is_complete_without_log(path) {
+        let uri = immutable_uri(path);
+        let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+        connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
+    }
     connection.busy_timeout(BUSY_TIMEOUT)?;
     compile_once(&connection)?;
     Ok(connection)
+}
+
+/// Returns whether SQLite cannot create the files beside the database that coordinate it with a writer.
+fn is_on_read_only_disk(connection: &Connection) -> bool {
+    let read = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+    let code = read.err().and_then(|error| error.sqlite_error_code());
+    matches!(code, Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen))
+}
+
+/// Returns whether no process writes to the database, and its file contains all commits.
+fn is_complete_without_log(path: &Path) -> bool {
+    let log = fs::metadata(suffixed(path, "-wal"));
+    is_locked(path) == Some(false) && log.map_or_else(|_| path.is_file(), |log| log.len() == 0)
+}
+
+/// Returns the URI of a database that cannot change, for which SQLite needs no other file
+/// (<https://www.sqlite.org/uri.html>, `immutable`).
+fn immutable_uri(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    reqwest::Url::from_file_path(path)
+        .map_or_else(|()| String::new(), |url| format!("{url}?immutable=1"))
 }
 
 /// Checks that this build can read the database: it belongs to TrialKeeper, and no migration is missing.
@@ -167,8 +191,7 @@ fn restrict_to_owner(path: &Path) -> io::Result<()> {
         File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     }
     for suffix in ["", "-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
+        let name = suffixed(path, suffix);
         let Ok(file) = fs::metadata(&name) else { continue };
         // A folder at the database's path is not changed: SQLite's error names it.
         if file.is_file() && file.permissions().mode() & 0o077 != 0 {
@@ -220,8 +243,13 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
 }
 
 fn lock_file_path(path: &Path) -> PathBuf {
+    suffixed(path, ".lock")
+}
+
+/// Returns the path of a file that belongs to the database at `path`.
+pub(super) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(suffix);
     PathBuf::from(name)
 }
 

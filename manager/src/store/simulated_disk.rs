@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::file_identity::FileIdentity;
+use super::schema::suffixed;
 use super::writer::CommitGuard;
 use super::{Database, Store};
 
@@ -31,12 +32,6 @@ impl CommitGuard for SimulatedDisk {
 
 fn limit_file(database: &Path) -> PathBuf {
     suffixed(database, "-limit")
-}
-
-fn suffixed(database: &Path, suffix: &str) -> PathBuf {
-    let mut path = database.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
 }
 
 /// Opens a store whose disk [`fill`] and [`limit_log`] fill.

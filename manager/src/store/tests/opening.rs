@@ -57,6 +57,28 @@ async fn a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
+async fn a_database_on_a_read_only_disk_is_read_if_it_is_complete() {
+    let bed = TestStore::with_trial().await;
+    let path = bed.path().with_file_name("100%? #1.db");
+    // The first commit moves the log into the file.
+    bed.store.database().probe().await.unwrap();
+    fs::copy(bed.path(), &path).unwrap();
+    // SQLite follows no link, so this link prevents the shared memory, as a read-only disk does, also for root.
+    std::os::unix::fs::symlink("nowhere", schema::suffixed(&path, "-shm")).unwrap();
+    let reader = Store::open_to_read(&path).unwrap();
+    assert_eq!(reader.trials().await.unwrap().len(), 1);
+
+    let refusal = || Store::open_to_read(&path).unwrap_err();
+    fs::write(schema::suffixed(&path, "-wal"), "commits that only the log contains").unwrap();
+    assert!(matches!(refusal(), Error::Open { .. }));
+    fs::write(schema::suffixed(&path, "-wal"), "").unwrap();
+    Store::open_to_read(&path).unwrap();
+    let lock = fs::File::create(schema::suffixed(&path, ".lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(refusal(), Error::Open { .. }), "a manager writes");
+}
+
+#[tokio::test]
 async fn a_second_manager_cannot_open_the_database_until_the_first_closes_it() {
     let bed = TestStore::new();
     let path = bed.path();
