@@ -1,5 +1,8 @@
 //! The command `experiment`: queries a manager or a store, and prints the answers as tables, JSON or YAML.
 
+mod description;
+mod list;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -11,8 +14,8 @@ use super::export::ExportForm;
 use super::limits::LimitArgs;
 use super::selection::paging::{all_metrics, find_trials, origins};
 use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
+use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
-use super::terminal::table;
 use super::{
     EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
 };
@@ -158,7 +161,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
         let shown =
             options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
         let listed = listed_by_manager(shown, url);
-        return print_value(options.output, &Value::Array(vec![listed]), table::experiments);
+        return print_value(options.output, &Value::Array(vec![listed]), list::experiments);
     }
     let data_dir = data_dir(options.place.data_dir.clone());
     let found = experiments(&data_dir).await;
@@ -194,7 +197,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
         Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
-    print_value(options.output, &rows.collect(), table::experiments)
+    print_value(options.output, &rows.collect(), list::experiments)
 }
 
 /// Adds the counts and the best result to an experiment in a list.
@@ -246,9 +249,9 @@ async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
         && text_style().links
         && let Ok((_, url)) = options.place.portal().await
     {
-        shown[table::PAGE_MEMBER] = url.into();
+        shown[PAGE_MEMBER] = url.into();
     }
-    print_value(options.output, &shown, table::experiment)
+    print_value(options.output, &shown, description::experiment)
 }
 
 async fn send_request(
@@ -326,3 +329,6 @@ async fn export_results(form: ExportForm, to: Option<PathBuf>, place: &Experimen
         Err(error) => exit_code(Err(error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
+use super::parameter_cells::{omitted_parameters_note, parameter, parameter_columns};
 use super::selection::{Error, Format};
+use super::terminal::cells::{brief, cell, duration, heading};
 use super::terminal::output::{text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
-use super::terminal::table::columns::{ColumnFit, Columns, TextStyle};
-use super::terminal::table::{
-    brief, cell, counting_value, duration, heading, omitted_parameters_note, parameter,
-    parameter_columns, result_name,
-};
+use super::terminal::table::{ColumnFit, Columns};
+use super::terminal::text_style::TextStyle;
+use super::trial_cells::{self, counting_value, result_name};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;
@@ -250,7 +250,7 @@ impl Summary {
         let (sequence, id) = (row.sequence, &row.id);
         match self.estimate(row) {
             Some(estimate) => {
-                let mean = super::terminal::table::estimate(&json!({"estimate": estimate}));
+                let mean = trial_cells::estimate(&json!({"estimate": estimate}));
                 let mean = mean.unwrap_or_default();
                 format!("best: trial {sequence} ({id}) with {name}{mean}, {direction}")
             }

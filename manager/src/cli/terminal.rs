@@ -1,5 +1,7 @@
 //! The terminal: its screen and its signals, and the texts, tables and progress on it.
 
+pub(super) mod cells;
+pub(super) mod description;
 pub(super) mod output;
 pub(super) mod plain_text;
 pub(super) mod progress;
@@ -7,3 +9,4 @@ pub(super) mod screen;
 pub(super) mod signals;
 pub(super) mod sparkline;
 pub(super) mod table;
+pub(super) mod text_style;

@@ -12,13 +12,14 @@ use unicode_width::UnicodeWidthChar as _;
 
 use super::open::start_browser_at;
 use super::selection::{Error, ExperimentArgs};
+use super::terminal::cells::shorten;
 use super::terminal::output::{text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::screen::{Screen, ScreenAction, Size};
 use super::terminal::signals::Signals;
 use super::terminal::sparkline::MAX_SPARKLINE_CHARS;
-use super::terminal::table::columns::TextStyle;
-use super::terminal::table::{self, shorten};
+use super::terminal::text_style::TextStyle;
+use super::trial::explanation;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::clock::{Clock as _, SystemClock};
@@ -408,7 +409,7 @@ async fn text(
     let base = format!("/api/v1/trials/{trial}");
     if *content == Content::Why {
         let found = client.request_json("GET", &base, None).await?;
-        return Ok(table::explanation(&found, TextStyle { colours: false, ..text_style() }));
+        return Ok(explanation(&found, TextStyle { colours: false, ..text_style() }));
     }
     let path = format!("{base}/log?stream={}&tail={OUTPUT_BYTES}", content.name());
     let part = client.request_json("GET", &path, None).await?;

@@ -1,19 +1,26 @@
 //! The commands `trial` and `metrics`: query a manager or a store, and print the answers as tables, JSON or YAML.
 
+mod description;
+mod explanation;
+mod list;
+
 use std::io::Write as _;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
+pub(super) use self::explanation::explanation;
 use super::experiment::exit_code;
 use super::selection::paging::{all_metrics, find_trials, origins};
 use super::selection::trial_name::TrialName;
 use super::selection::{Error, ExperimentArgs, Format, OutputArgs};
+use super::terminal::cells::{list_items, member_text, moment};
+use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
 use super::terminal::plain_text::{counted, printable};
-use super::terminal::table;
-use super::terminal::table::columns::TextStyle;
+use super::terminal::table::{ColumnFit, table};
+use super::terminal::text_style::TextStyle;
 use super::{follow, integer, print_error};
 use crate::api::client::{self, Client};
 use crate::api::percent;
@@ -177,10 +184,10 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             }
             trials(&options, &query, limit).await
         }
-        TrialCommand::Show { trial, options } => show_trial(&options, &trial, table::trial).await,
-        TrialCommand::Why { trial, options } => {
-            show_trial(&options, &trial, table::explanation).await
+        TrialCommand::Show { trial, options } => {
+            show_trial(&options, &trial, description::trial).await
         }
+        TrialCommand::Why { trial, options } => show_trial(&options, &trial, explanation).await,
         TrialCommand::Logs { trial, follow, stderr, place } => {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
@@ -235,7 +242,7 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &Out
             // Ignored: standard error may be closed.
             drop(writeln!(std::io::stderr().lock(), "{note}; omit --name to list its metrics"));
         }
-        print_value(options.output, &Value::Array(found), table::metrics)
+        print_value(options.output, &Value::Array(found), metric_table)
     };
     exit_code(shown.await)
 }
@@ -256,7 +263,7 @@ async fn trials(options: &OutputArgs, query: &str, limit: Option<usize>) -> Resu
     if matches!(options.output, Format::Table) && text_style().links {
         link_pages(&mut rows, &options.place).await;
     }
-    print_value(options.output, &Value::Array(rows), table::trials)
+    print_value(options.output, &Value::Array(rows), list::trials)
 }
 
 /// Adds to each trial the address of its page, if a manager or another server serves it.
@@ -264,7 +271,7 @@ async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
     let Ok((_, url)) = place.portal().await else { return };
     for trial in trials {
         if let Some(id) = trial.get("id").and_then(Value::as_str) {
-            trial[table::PAGE_MEMBER] = Value::from(format!("{url}/trials/{id}"));
+            trial[PAGE_MEMBER] = Value::from(format!("{url}/trials/{id}"));
         }
     }
 }
@@ -303,7 +310,7 @@ async fn files(options: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
     let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
     let answer = client.request_json("GET", &path, None).await?;
-    print_value(options.output, &answer, table::files)
+    print_value(options.output, &answer, file_table)
 }
 
 async fn request_for_each(
@@ -367,3 +374,31 @@ async fn rerun(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
     drop(writeln!(std::io::stderr().lock(), "{marked}"));
     Ok(())
 }
+
+/// Returns the list of a trial's metrics.
+fn metric_table(all: &Value, style: TextStyle) -> String {
+    let rows = all.as_array().into_iter().flatten().map(|one| {
+        ["name", "type", "step", "value"].into_iter().map(|name| member_text(one, name)).collect()
+    });
+    let heads = [
+        ("metric", ColumnFit::Text),
+        ("type", ColumnFit::Text),
+        ("step", ColumnFit::Number),
+        ("value", ColumnFit::Text),
+    ];
+    table(heads, rows, style)
+}
+
+/// Returns the list of a trial's files, and their folder.
+fn file_table(all: &Value, style: TextStyle) -> String {
+    let rows = list_items(all, "files").map(|one| {
+        vec![member_text(one, "name"), member_text(one, "bytes"), moment(one, "modified_ms")]
+    });
+    let heads =
+        [("file", ColumnFit::Text), ("bytes", ColumnFit::Number), ("changed", ColumnFit::Text)];
+    let more = if all["cut"] == true { "and more\n" } else { "" };
+    format!("{}{more}in {}\n", table(heads, rows, style), member_text(all, "folder"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::selection::{Error, Format};
 use super::plain_text::printable;
-use super::table::columns::TextStyle;
+use super::text_style::TextStyle;
 use crate::view;
 
 /// Prints `value` in the given format. `table` renders it as a table.

@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
+use super::cells;
 use super::output::{stderr_link, stderr_width};
 use super::plain_text::printable;
-use super::table;
 use crate::app::RunningManager;
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::notice::Notice;
@@ -242,7 +242,7 @@ impl Progress {
             trials: self.spec.max_trial_number,
             running: self.running.len(),
             failed,
-            best: self.best.map(|(trial, best)| (table::brief(&json!(best)), trial)),
+            best: self.best.map(|(trial, best)| (cells::brief(&json!(best)), trial)),
             improvements: self.improvements.clone(),
         }
     }

@@ -5,9 +5,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::cli::parameter_cells::{parameter, parameter_columns};
+use crate::cli::terminal::cells::{bytes, cut, heading, member_text, shorten};
 use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
-use crate::cli::terminal::table::columns::{ColumnFit, Columns, TextStyle};
-use crate::cli::terminal::table::{self, bytes, shorten};
+use crate::cli::terminal::table::{ColumnFit, Columns};
+use crate::cli::terminal::text_style::TextStyle;
+use crate::cli::trial_cells::{result_text, trial_place};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::curve::points_of;
@@ -59,7 +62,7 @@ impl ListedTrial {
         let name = trial.get("metric").and_then(Value::as_str);
         let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
         let points = metrics.flat_map(|one| {
-            points_of(&table::member_text(one, "name"), one.get("value").unwrap_or(&Value::Null))
+            points_of(&member_text(one, "name"), one.get("value").unwrap_or(&Value::Null))
         });
         let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
         let values = counted.map(|(_, number)| number).collect();
@@ -74,17 +77,17 @@ impl ListedTrial {
 
     /// Returns the id of the trial.
     pub(super) fn id(&self) -> String {
-        table::member_text(&self.trial, "id")
+        member_text(&self.trial, "id")
     }
 
     fn state(&self) -> JobState {
-        table::member_text(&self.trial, "state").parse().unwrap_or(JobState::Unknown)
+        member_text(&self.trial, "state").parse().unwrap_or(JobState::Unknown)
     }
 
     /// Returns the final result, or else the latest one.
     fn result(&self) -> String {
-        let metric = table::member_text(&self.trial, "metric");
-        let result = |name: &str| table::result_text(&self.trial, name, &metric);
+        let metric = member_text(&self.trial, "metric");
+        let result = |name: &str| result_text(&self.trial, name, &metric);
         let last = result("final");
         if last.is_empty() { result("latest") } else { last }
     }
@@ -157,7 +160,7 @@ pub(super) fn render(rows: &[ListedTrial], style: TextStyle) -> String {
     let detail =
         DETAIL_LEVELS.into_iter().find(fits).unwrap_or(DETAIL_LEVELS[DETAIL_LEVELS.len() - 1]);
     let parameters = rows.iter().filter_map(|row| row.trial.get("parameters"));
-    let (names, _) = table::parameter_columns(parameters, MAX_PARAMETER_COLUMNS);
+    let (names, _) = parameter_columns(parameters, MAX_PARAMETER_COLUMNS);
     columns(rows, detail, &names).render(style).0
 }
 
@@ -177,24 +180,23 @@ fn columns(rows: &[ListedTrial], detail: RowDetail, names: &[String]) -> Columns
     ];
     let heads = heads.into_iter().chain(state).chain([result]).chain(rest);
     let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
-    let parameters = names
-        .iter()
-        .map(|name| (shorten(&table::heading(name), MAX_NAME_WIDTH), ColumnFit::Optional));
+    let parameters =
+        names.iter().map(|name| (shorten(&heading(name), MAX_NAME_WIDTH), ColumnFit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
     for row in rows {
         let flat = view::flatten_parameters(row.trial.get("parameters").unwrap_or(&Value::Null));
-        let own = [table::member_text(&row.trial, "sequence"), row.id()];
+        let own = [member_text(&row.trial, "sequence"), row.id()];
         let state = (!all_run).then(|| trial_state(row.state()).to_owned());
         let rest = [
             row.result(),
             row.ran_ms.map(clock).unwrap_or_default(),
-            table::cut(&table::member_text(&row.trial, "message"), MAX_REASON_WIDTH),
+            cut(&member_text(&row.trial, "message"), MAX_REASON_WIDTH),
             row.curve(detail),
             row.gpus(detail),
             row.memory(detail),
-            shorten(&table::trial_place(&row.trial), MAX_NAME_WIDTH),
+            shorten(&trial_place(&row.trial), MAX_NAME_WIDTH),
         ];
-        let values = names.iter().map(|name| table::parameter(&flat, name));
+        let values = names.iter().map(|name| parameter(&flat, name));
         columns.push(own.into_iter().chain(state).chain(rest).chain(values).collect());
     }
     columns

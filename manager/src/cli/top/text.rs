@@ -2,7 +2,7 @@
 
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::screen::Key;
-use crate::cli::terminal::table::columns::TextStyle;
+use crate::cli::terminal::text_style::TextStyle;
 
 /// The part of a text that is shown, and the search in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use unicode_width::UnicodeWidthStr as _;
 
+use crate::cli::terminal::cells::{cut, shorten};
 use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
-use crate::cli::terminal::table::{cut, shorten};
 use crate::view;
 
 /// The maximum width of the name of an objective.
