@@ -59,8 +59,8 @@ impl Workload for Framework {
     ) -> (Value, String) {
         let mut framework = framework(common, job);
         let mut pod = framework["spec"]["taskRoles"][position]["task"]["pod"].take();
-        pod::remove_dropped_fields(&mut pod["spec"]);
-        pod::fill_placeholders(&mut pod);
+        remove_dropped_fields(&mut pod["spec"]);
+        fill_placeholders(&mut pod);
         (pod, format!("{}-0", role.name))
     }
 
@@ -223,4 +223,35 @@ fn outcome_from_pods(
 /// Returns a policy without retries, since a retry is the manager's decision and gets a new attempt number.
 fn no_retry_policy() -> Value {
     json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
+}
+
+/// Removes the fields that the controller drops, so that a dry run checks the pod that the controller would create.
+fn remove_dropped_fields(pod: &mut Value) {
+    let lists = ["initContainers", "containers"];
+    let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
+    let containers = lists.iter().zip(containers);
+    let containers =
+        containers.flat_map(|(list, count)| (0..count).map(move |i| format!("/{list}/{i}")));
+    for place in std::iter::once(String::new()).chain(containers.collect::<Vec<_>>()) {
+        let context = pod.pointer_mut(&format!("{place}/securityContext"));
+        if let Some(context) = context.and_then(Value::as_object_mut) {
+            context.shift_remove("seccompProfile");
+        }
+    }
+}
+
+/// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, with text that is valid in a name.
+fn fill_placeholders(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            while let Some((before, rest)) = text.split_once("{{FC_")
+                && let Some((_, after)) = rest.split_once("}}")
+            {
+                *text = format!("{before}0{after}");
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(fill_placeholders),
+        Value::Object(members) => members.values_mut().for_each(fill_placeholders),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }

@@ -142,7 +142,7 @@ impl Node {
         let mut shell = Command::new("/bin/sh");
         shell.args([
             "-c",
-            &format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP_SCRIPT),
+            &format!("{CACHE_SCRIPT}{}", pod::container::BOOTSTRAP_SCRIPT),
             "trialkeeper",
             "true",
         ]);
@@ -415,7 +415,11 @@ fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
             let tail = json!(["/trialkeeper", "/trialkeeper-cache", "a1", "c0"]);
             assert_eq!(words[words.len() - 4..], tail.as_array().unwrap()[..], "{platform}");
             let script = words[words.len() - 7].as_str().unwrap().replace("$$", "$");
-            assert_eq!(script, format!("{CACHE_SCRIPT}{}", pod::BOOTSTRAP_SCRIPT), "{platform}");
+            assert_eq!(
+                script,
+                format!("{CACHE_SCRIPT}{}", pod::container::BOOTSTRAP_SCRIPT),
+                "{platform}"
+            );
         }
     }
 }

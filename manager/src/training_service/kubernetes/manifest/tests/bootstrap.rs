@@ -29,7 +29,10 @@ fn run_bootstrap_with(
     std::fs::write(folder.join("token"), "t\n").unwrap();
     std::fs::write(folder.join("manager.url"), "https://m\n").unwrap();
     let mut shell = std::process::Command::new("/bin/sh");
-    shell.args(["-c", pod::BOOTSTRAP_SCRIPT, "trialkeeper", "true"]).arg(folder).env_clear();
+    shell
+        .args(["-c", pod::container::BOOTSTRAP_SCRIPT, "trialkeeper", "true"])
+        .arg(folder)
+        .env_clear();
     shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
     shell.env("TRIALKEEPER_MANAGER_FILE", folder.join("manager.url"));
     shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
