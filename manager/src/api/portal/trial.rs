@@ -1,34 +1,35 @@
 //! A trial's own page: its parameters, its curves, its end with the reasons, and its output.
 
+mod actions;
+mod execution;
 mod output;
+mod results;
 mod verdict;
 
 use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{OBJECTIVE, TrialJobId};
+use trial_protocol::TrialJobId;
 
+use self::actions::actions;
+use self::execution::{attempts, command, files, timeline};
 use self::output::output_section;
-use self::verdict::verdict_section;
-use super::super::user::{
-    LogQuery, MetricView, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view,
-    metric_page,
+use self::results::{
+    goal_charts, goal_names, is_repeated, latest_tile, result_tiles, results_table,
 };
-use super::super::{Error, Shared, percent};
+use self::verdict::verdict_section;
+use super::super::user::{LogQuery, TrialPath, ValuesQuery, code_diff, log_view, metric_page};
+use super::super::{Error, Shared};
 use super::base::url;
-use super::columns;
 use super::display;
-use super::page::{PageRefusal, Viewer, exact_time, page, time_zone};
+use super::page::{PageRefusal, Viewer, page};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
-use crate::search::user_point;
-use crate::view::{self, TrialDetail, TrialSummary};
+use crate::view::{self, TrialDetail};
 
 /// The number of bytes of each stream that the page shows at first.
 const TAIL_BYTES: u32 = 64 << 10;
-/// The maximum number of members of a result that have a tile of their own.
-const MAX_MEMBER_TILES: usize = 8;
 /// The maximum number of values in the table of metrics.
 const MAX_TABLE_VALUES: u32 = 50;
 
@@ -134,51 +135,8 @@ async fn initial_parts(
     Ok(TrialPageParts { content, after })
 }
 
-fn results_table(metrics: &[MetricView]) -> Markup {
-    html! {
-        details #results hidden[metrics.is_empty()] {
-            summary { "As a table" }
-            div.scroll tabindex="0" role="region" aria-label="Results" {
-                table {
-                    thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (time_zone()) ")" } } }
-                    tbody {
-                        @for metric in metrics {
-                            tr {
-                                td { (display::metric(&metric.name)) }
-                                td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
-                                td.number { (display::brief(&metric.value)) }
-                                td { (exact_time(metric.observed_at_ms)) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Renders the places for the curves of several counting metrics. The script shows those that have a curve.
-fn goal_charts(goals: &Goals) -> Markup {
-    let names = goals.metrics();
-    html! {
-        @if names.len() > 1 {
-            div.machine {
-                @for (at, name) in names.iter().enumerate() {
-                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(display::sanitize(name)) {}
-                }
-            }
-        }
-    }
-}
-
 /// The position and id of the previous and of the next trial.
 type Neighbours = [Option<(u64, String)>; 2];
-
-/// Returns the names of the counting metrics, if there are several, in the form that the script reads.
-fn goal_names(goals: &Goals) -> Option<String> {
-    let names = goals.metrics();
-    (names.len() > 1).then(|| Value::from(names).to_string())
-}
 
 fn summary_section(
     detail: &TrialDetail,
@@ -230,49 +188,6 @@ fn summary_section(
     }
 }
 
-/// Returns whether the latest result of a trial is its final result.
-fn is_repeated(trial: &TrialSummary) -> bool {
-    trial.state.is_final() && columns::is_latest_final(trial)
-}
-
-/// Renders the tile of the latest result.
-fn latest_tile(trial: &TrialSummary, goals: &Goals) -> Markup {
-    let metric = trial.metric.as_ref().filter(|_| !goals.is_plain());
-    let value = trial.latest.as_ref().map_or_else(|| "–".to_owned(), display::result);
-    html! {
-        div {
-            dt { "Latest " @if let Some(metric) = metric { (display::sanitize(metric)) } @else { "step" } }
-            dd { (value) @if let Some(step) = trial.latest_step { " " small { "@" (step) } } }
-        }
-    }
-}
-
-/// Renders the tiles of a trial's results. With several counting metrics, each has a tile with the limit that it
-/// breaks. Otherwise the tiles are the result and the other numbers of the same report.
-fn result_tiles(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup {
-    let none = || "none".to_owned();
-    let members = last.and_then(Value::as_object);
-    let counted = members.filter(|members| goals.is_plain() && members.contains_key(OBJECTIVE));
-    let beside = counted.into_iter().flatten().filter(|(name, _)| *name != OBJECTIVE);
-    html! {
-        @for name in goals.metrics() {
-            @let value = members.and_then(|members| members.get(name));
-            @let broken = goals.describe_violated_limit(name, last);
-            @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
-            div data-kind=[broken.is_some().then_some("bad")] {
-                dt { "Final " (display::sanitize(name)) @if let Some(objective) = direction { " " small { (objective.direction.as_str()) } } }
-                dd { (value.map_or_else(none, display::value)) @if let Some(limit) = broken { " " small { (limit) } } }
-            }
-        }
-        @if goals.is_plain() {
-            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (display::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, display::result)) } }
-            @for (name, value) in beside.take(MAX_MEMBER_TILES) {
-                div { dt { "Final " (display::sanitize(name)) } dd { (display::brief(value)) } }
-            }
-        }
-    }
-}
-
 /// Renders the parameters of a trial.
 pub(super) fn parameters_section(parameters: &Value) -> Markup {
     html! {
@@ -281,44 +196,6 @@ pub(super) fn parameters_section(parameters: &Value) -> Markup {
                 div { dt { (display::sanitize(&name)) } dd { (display::value(value)) } }
             }
         }
-    }
-}
-
-fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
-    let trial = &detail.summary;
-    html! {
-        @if viewer.may_change {
-            @if trial.state.is_final() {
-                form.inline method="post" action={ (url("/trials/")) (trial.id) "/rerun" } { button { "Rerun" } }
-            } @else {
-                form.inline method="post" action={ (url("/trials/")) (trial.id) "/stop" } data-confirm="Stop this trial?" {
-                    button.danger { "Stop this trial" }
-                }
-            }
-            details {
-                summary { "Run with other parameters" }
-                form.point method="post" action=(url("/points")) {
-                    @for (name, value) in view::flatten_parameters(&trial.parameters) {
-                        label { (display::sanitize(&name)) " " input name=(name) value=(input_text(value)) autocomplete="off"; }
-                    }
-                    button { "Run this point" }
-                }
-                p.hint { "The new trial runs before the tuner's next ones. The value of an empty field is drawn from the search space." }
-            }
-        }
-    }
-}
-
-/// Returns a parameter in the form of an input field. A text that would be read as another type is in quotes.
-fn input_text(value: &Value) -> String {
-    match value {
-        Value::String(text) if user_point::parse_written_value(text) == *value => text.clone(),
-        value @ (Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_)) => value.to_string(),
     }
 }
 
@@ -335,169 +212,5 @@ fn code_section(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
                 pre.log.file tabindex="0" aria-label="Code changes" { (display::sanitize(changes)) }
             }
         }
-    }
-}
-
-fn timeline(detail: &TrialDetail) -> Markup {
-    html! {
-        h2 { "Timeline" }
-        div.scroll tabindex="0" role="region" aria-label="Timeline" {
-            table.cards {
-                thead { tr { th scope="col" { "Time (" (time_zone()) ")" } th scope="col" { "Source" } th scope="col" { "Event" } th scope="col" { "Reason" } th scope="col" { "Attempt" } } }
-                tbody {
-                    @for entry in &detail.timeline {
-                        tr {
-                            td { (exact_time(entry.at_ms)) }
-                            td { (entry.by) }
-                            td { (event_words(&entry.what)) }
-                            td.why { (entry.message.as_deref().map(display::sanitize).unwrap_or_default()) }
-                            td data-label="attempt" { code { (entry.attempt) } }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Returns an event of the timeline in words. The manager names the states of trials as the API does.
-fn event_words(what: &str) -> String {
-    let state = what.parse::<JobState>();
-    state.map_or_else(|_| display::sanitize(what), |state| display::state(state).to_owned())
-}
-
-fn command(detail: &TrialDetail) -> Markup {
-    html! {
-        h2 { "Command" }
-        @if let Some(command) = &detail.command {
-            pre.file tabindex="0" { (display::sanitize(&view::command_line(command))) }
-            @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (display::sanitize(version)) } }
-        } @else {
-            p.hint { "The command has not been started." }
-        }
-    }
-}
-
-/// Renders the files that a trial left on the manager's machine, if any.
-async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
-    let Some(found) = trial_files(shared, id).await.ok().filter(|found| !found.files.is_empty())
-    else {
-        return Markup::default();
-    };
-    let address =
-        |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encode(name)));
-    html! {
-        h2 { "Files" }
-        p.hint { "In " code { (display::sanitize(&found.folder)) } @if found.cut { "; the list is incomplete" } }
-        div.scroll tabindex="0" role="region" aria-label="Files" {
-            table.cards {
-                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (time_zone()) ")" } } }
-                tbody {
-                    @for file in &found.files {
-                        tr {
-                            td { a href=(address(&file.name)) download { (display::sanitize(&file.name)) } }
-                            td.number { (file.bytes) }
-                            td { (exact_time(file.modified_ms)) }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Renders the attempts, if there are several: the rest of the page describes a single one.
-fn attempts(detail: &TrialDetail) -> Markup {
-    if detail.attempts.len() < 2 {
-        return Markup::default();
-    }
-    html! {
-        h2 { "Attempts" }
-        div.scroll tabindex="0" role="region" aria-label="Attempts" {
-        table.cards {
-            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last report (" (time_zone()) ")" } th scope="col" { "Ended" } } }
-            tbody {
-                @for attempt in &detail.attempts {
-                    tr {
-                        td { code { (attempt.attempt) } }
-                        td { (exact_time(attempt.last_heard_ms)) }
-                        td { @if attempt.ended { "yes" } @else { "no" } }
-                    }
-                }
-            }
-        }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::search::goals::{Constraint, Objective};
-    use trial_protocol::Direction;
-
-    #[test]
-    fn each_objective_has_its_name_and_value() {
-        let objective =
-            |metric: &str, direction| Objective { metric: metric.to_owned(), direction };
-        let two = Goals {
-            objectives: vec![
-                objective("loss", Direction::Minimize),
-                objective("<b>", Direction::Maximize),
-            ],
-            constraints: vec![Constraint {
-                metric: "memory".to_owned(),
-                min: None,
-                max: Some(16.0),
-            }],
-        };
-        let kept = json!({"default": 1, "loss": 1, "<b>": 0.5, "memory": 16});
-        let broken = json!({"default": "Infinity", "loss": 1, "<b>": 0.5, "memory": 40});
-        let bare = json!({"default": 0.5, "f1": 0.25});
-        #[rustfmt::skip]
-        let table: [(&Goals, Option<Value>, &[&str]); 6] = [
-            (&two, Some(kept.clone()), &["<dt>Final loss <small>minimize</small></dt><dd>1</dd>", "<dt>Final &lt;b&gt; <small>maximize</small></dt><dd>0.5</dd>"]),
-            (&two, Some(kept), &["<div><dt>Final memory</dt><dd>16</dd>"]),
-            (&two, Some(broken), &["<div data-kind=\"bad\"><dt>Final memory</dt><dd>40 <small>above 16</small></dd>"]),
-            (&two, None, &["<dt>Final memory</dt><dd>none</dd>"]),
-            (&Goals::default(), Some(bare), &["<dt>Final result</dt><dd>0.5</dd>", "<dt>Final f1</dt><dd>0.25</dd>"]),
-            (&Goals::default(), Some(json!(0.5)), &["<dt>Final result</dt><dd>0.5</dd>"]),
-        ];
-        for (goals, last, parts) in table {
-            let page = result_tiles(last.as_ref(), None, goals).into_string();
-            for part in parts {
-                assert!(page.contains(part), "{part} in {page}");
-            }
-            assert!(!page.contains('{'), "{page}");
-        }
-        let named = result_tiles(Some(&json!(0.5)), Some("acc"), &Goals::default());
-        assert!(named.into_string().contains("<dt>Final acc</dt><dd>0.5</dd>"));
-    }
-
-    #[test]
-    fn the_latest_result_is_shown_unless_it_is_the_final_one() {
-        let trial = |state, last: Option<f64>, latest: Option<f64>| {
-            let mut trial = view::summary(0, 0);
-            (trial.state, trial.last) = (state, last.map(Value::from));
-            trial.latest = latest.map(Value::from);
-            trial
-        };
-        let (running, done) = (JobState::Running, JobState::Succeeded);
-        for (trial, expected) in [
-            (trial(running, None, None), false),
-            (trial(running, None, Some(0.5)), false),
-            (trial(done, Some(0.5), Some(0.5)), true),
-            (trial(done, Some(0.5), None), true),
-            (trial(done, Some(0.5), Some(0.4)), false),
-            (trial(JobState::Failed, None, Some(0.4)), false),
-        ] {
-            assert_eq!(is_repeated(&trial), expected, "{trial:?}");
-        }
-        let mut running = trial(running, None, Some(0.5));
-        (running.metric, running.latest_step) = (Some("acc".to_owned()), Some(3));
-        let tile = latest_tile(&running, &Goals::default()).into_string();
-        assert_eq!(tile, "<div><dt>Latest step</dt><dd>0.5 <small>@3</small></dd></div>");
     }
 }
