@@ -1,9 +1,9 @@
 //! Supervises an adviser's program as a child process: starts it, exchanges messages with it, and restarts it with
 //! the entire history after a crash. The content of the messages is defined elsewhere.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+mod output_excerpt;
+
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
+use self::output_excerpt::{excerpt, find_error_line, last_lines, written_since};
 use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, ConversationStep, History};
-use super::launch::{StartedProgram, file_length, launch};
+use super::launch::{StartedProgram, launch};
 use super::wire::{Incoming, ProgramConnection};
 use super::{AdviserEvent, AdviserRequest, ProgramSettings};
 use crate::search::tuner::Proposal;
@@ -474,50 +475,4 @@ impl ProgramSession {
         }
         drop(self.child.wait().await);
     }
-}
-
-/// The number of lines of a silent program's output that a message shows.
-const MAX_SHOWN_LINES: usize = 3;
-
-/// Returns the last lines of a text, as the end of a message; empty if the text has none.
-fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last: Vec<String> = lines[lines.len().saturating_sub(MAX_SHOWN_LINES)..]
-        .iter()
-        .map(|line| excerpt(line))
-        .collect();
-    if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
-}
-
-/// Returns the last 64 KiB that were written to a file since `at`. `None` if nothing was written, or the file is
-/// unreadable.
-fn written_since(path: &Path, at: u64) -> Option<String> {
-    const LAST: u64 = 64 << 10;
-    let mut file = File::open(path).ok()?;
-    let from = at.max(file_length(path).saturating_sub(LAST));
-    file.seek(SeekFrom::Start(from)).ok()?;
-    let mut bytes = Vec::new();
-    file.take(LAST).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    (!text.trim().is_empty()).then_some(text)
-}
-
-/// Returns the line of a file that contains a Python program's error message, if it was written since `at`.
-fn find_error_line(path: &Path, at: u64) -> Option<String> {
-    let text = written_since(path, at)?;
-    let error = |line: &&str| {
-        let name = line.split(':').next().unwrap_or_default();
-        let last = name.rsplit('.').next().unwrap_or_default();
-        !name.contains(' ') && (last.ends_with("Error") || last.ends_with("Exception"))
-    };
-    let no_module = |line: &&str| line.contains("No module named");
-    let found = text.lines().rev().find(|line| error(line) || no_module(line));
-    found.map(|line| excerpt(line.trim()))
-}
-
-/// Returns the beginning of a foreign text on a single line.
-fn excerpt(text: &str) -> String {
-    let line: String =
-        text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line
 }
