@@ -111,7 +111,7 @@ pub(super) fn attempt_labels(experiment: &ExperimentId, job: &TrialJobSpec) -> M
 /// Builds the experiment's Secret. It holds the authority of the manager's certificate, and the manager's URL, which
 /// agents read again when the manager does not answer.
 pub fn experiment_secret(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     manager_url: &str,
     ca_pem: Option<&str>,
 ) -> Value {
@@ -128,54 +128,54 @@ pub fn experiment_secret(
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {
-            "name": experiment_object_name(&common.experiment),
-            "namespace": common.namespace,
-            "labels": experiment_labels(&common.experiment),
+            "name": experiment_object_name(&settings.experiment),
+            "namespace": settings.namespace,
+            "labels": experiment_labels(&settings.experiment),
         },
         "data": data,
     })
 }
 
 /// Builds the Secret with a registry's password, as a docker configuration file.
-pub fn registry_secret(common: &WorkloadSettings, role: &str, docker_config: &[u8]) -> Value {
+pub fn registry_secret(settings: &WorkloadSettings, role: &str, docker_config: &[u8]) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "kubernetes.io/dockerconfigjson",
         "metadata": {
-            "name": registry_secret_name(&common.experiment, role),
-            "namespace": common.namespace,
-            "labels": experiment_labels(&common.experiment),
+            "name": registry_secret_name(&settings.experiment, role),
+            "namespace": settings.namespace,
+            "labels": experiment_labels(&settings.experiment),
         },
         "data": {".dockerconfigjson": STANDARD.encode(docker_config)},
     })
 }
 
 /// Builds the Secret for mounting an Azure file share.
-pub fn storage_secret(common: &WorkloadSettings, account: &str, key: &str) -> Value {
+pub fn storage_secret(settings: &WorkloadSettings, account: &str, key: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {
-            "name": storage_secret_name(&common.experiment),
-            "namespace": common.namespace,
-            "labels": experiment_labels(&common.experiment),
+            "name": storage_secret_name(&settings.experiment),
+            "namespace": settings.namespace,
+            "labels": experiment_labels(&settings.experiment),
         },
         "data": azure_secret_data(account, key),
     })
 }
 
 /// Builds the Secret with a trial's token.
-pub fn token_secret(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+pub fn token_secret(settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {
-            "name": workload_name(&common.experiment, &job.attempt),
-            "namespace": common.namespace,
-            "labels": attempt_labels(&common.experiment, job),
+            "name": workload_name(&settings.experiment, &job.attempt),
+            "namespace": settings.namespace,
+            "labels": attempt_labels(&settings.experiment, job),
         },
         "data": {"token": STANDARD.encode(&job.token.0)},
     })
@@ -202,11 +202,11 @@ pub fn has_retries(spec: &KubernetesSpec) -> bool {
 }
 
 /// Returns the name of the container that reports the trial's metrics: the template's name, or the default.
-pub fn reporting_container(common: &WorkloadSettings) -> String {
-    let spec = &common.spec;
+pub fn reporting_container(settings: &WorkloadSettings) -> String {
+    let spec = &settings.spec;
     if spec.workload.shares_pod_template() {
         // The controller requires this name.
-        return common.container_name.to_owned();
+        return settings.container_name.to_owned();
     }
     let (role, _) = &spec.metrics_from;
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
@@ -214,7 +214,7 @@ pub fn reporting_container(common: &WorkloadSettings) -> String {
         let known = roles.iter().find(|known| known["name"] == role.as_str())?;
         known.pointer("/task/pod/spec/containers/0/name")?.as_str()
     });
-    own.unwrap_or(common.container_name).to_owned()
+    own.unwrap_or(settings.container_name).to_owned()
 }
 
 /// Returns the names of the containers that run the trial in the pods of its roles: the template's names, or the

@@ -80,8 +80,8 @@ impl KubernetesSpec {
             if let Some(warning) = preflight::queue::check_queue(&cluster, self).await? {
                 warn!("{warning}");
             }
-            let common = workload_settings(context.id, self, &cluster);
-            match preflight::check_workload(&cluster, kind, &common).await {
+            let workload_settings = workload_settings(context.id, self, &cluster);
+            match preflight::check_workload(&cluster, kind, &workload_settings).await {
                 // The cluster calls the webhook for trials, too, and they wait for it.
                 Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
                     warn!("{error}; trials wait until the webhook answers: does its pod run?");
@@ -169,15 +169,15 @@ impl CheckedPlatform for CheckedCluster {
         let ca_pem =
             context.ca_file.as_deref().map(|path| read_file("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
-        let common = manifest::WorkloadSettings {
+        let workload_settings = manifest::WorkloadSettings {
             agents: AgentSettings::of(context.spec),
             has_ca: ca_pem.is_some(),
             cached_files: cached_files(&section, agent, context.dir.code_archive()).await?,
             ..workload_settings(context.id, &section, &cluster)
         };
-        let secrets = shared_secrets(&common, &context.url, ca_pem.as_deref()).await?;
+        let secrets = shared_secrets(&workload_settings, &context.url, ca_pem.as_deref()).await?;
         let mut shared: Vec<_> = secrets.into_iter().map(|secret| (SECRETS, secret)).collect();
-        shared.extend(workload(section.workload).shared_objects(&common));
+        shared.extend(workload(section.workload).shared_objects(&workload_settings));
         if outage.is_none() {
             match write_objects(&cluster, &shared).await {
                 Err(error) if !is_new && error.is_temporary() => {
@@ -188,7 +188,7 @@ impl CheckedPlatform for CheckedCluster {
         }
         let settings = Settings {
             cluster,
-            workload_settings: common,
+            workload_settings,
             shared_objects: shared,
             outage,
             events: context.events,
@@ -241,20 +241,20 @@ async fn cached_files(
 
 /// Returns the Secrets that all trials of an experiment share.
 async fn shared_secrets(
-    common: &manifest::WorkloadSettings,
+    workload_settings: &manifest::WorkloadSettings,
     url: &str,
     ca_pem: Option<&str>,
 ) -> Result<Vec<Value>, Error> {
-    let mut secrets = vec![manifest::experiment_secret(common, url, ca_pem)];
-    if let StorageSpec::Azure { account, .. } = &common.spec.storage
-        && let Some(key) = storage_key(&common.spec.storage).await?
+    let mut secrets = vec![manifest::experiment_secret(workload_settings, url, ca_pem)];
+    if let StorageSpec::Azure { account, .. } = &workload_settings.spec.storage
+        && let Some(key) = storage_key(&workload_settings.spec.storage).await?
     {
-        secrets.push(manifest::storage_secret(common, account, &key.0));
+        secrets.push(manifest::storage_secret(workload_settings, account, &key.0));
     }
-    for role in &common.spec.roles {
+    for role in &workload_settings.spec.roles {
         if let Some(path) = &role.registry_auth {
             let document = read_file("privateRegistryAuthPath", path)?;
-            secrets.push(manifest::registry_secret(common, &role.name, &document));
+            secrets.push(manifest::registry_secret(workload_settings, &role.name, &document));
         }
     }
     Ok(secrets)

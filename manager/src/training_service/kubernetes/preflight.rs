@@ -239,13 +239,13 @@ type DryRunResult = Result<Vec<Change>, Refusal>;
 pub async fn check_workload(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
-    let examples = workload.example_objects(common);
+    let examples = workload.example_objects(settings);
     let mut changes = Vec::new();
     for done in [
         dry_run_objects(cluster, workload, &examples).await?,
-        dry_run_pods(cluster, workload, common).await?,
+        dry_run_pods(cluster, workload, settings).await?,
     ] {
         match done {
             Ok(found) => changes.extend(found),
@@ -255,7 +255,7 @@ pub async fn check_workload(
         }
     }
     let mut notes = report_changes(changes)?;
-    notes.extend(check_controller(cluster, workload, common).await?);
+    notes.extend(check_controller(cluster, workload, settings).await?);
     Ok(notes)
 }
 
@@ -313,13 +313,13 @@ async fn dry_run_objects(
 pub async fn dry_run_pods(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
 ) -> Result<DryRunResult, Error> {
     let mut changes = Vec::new();
     if !with_retries(|| cluster.is_allowed("create", PODS)).await? {
         return Ok(Ok(changes));
     }
-    for (role, pod) in workload.example_pods(common) {
+    for (role, pod) in workload.example_pods(settings) {
         let ask = || with_retries(|| cluster.dry_run(PODS, &pod));
         let mut answer = ask().await;
         if matches!(answer, Err(Error::NotAllowed { .. })) {
@@ -344,9 +344,9 @@ pub async fn dry_run_pods(
 async fn check_controller(
     cluster: &Cluster,
     workload: &dyn Workload,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
 ) -> Result<Vec<String>, Refusal> {
-    let experiment = &common.experiment;
+    let experiment = &settings.experiment;
     let probe = workload.probe_object(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
     let shared = workload.shared_probe_objects(experiment, cluster.namespace());
@@ -358,7 +358,7 @@ async fn check_controller(
         Err(_) => Ok(Ok(())),
     };
     let examples =
-        if created.is_ok() { workload.example_objects_with_probe(common) } else { Vec::new() };
+        if created.is_ok() { workload.example_objects_with_probe(settings) } else { Vec::new() };
     let tried = dry_run_objects(cluster, workload, &examples).await;
     // The probe must not remain, whatever the result.
     let mut deleted = with_retries(|| cluster.delete(workload.resource(), name)).await;

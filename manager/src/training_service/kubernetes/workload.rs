@@ -50,7 +50,7 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the additional objects that all trials of an experiment share. They outlive the trials.
-    fn shared_objects(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn shared_objects(&self, _settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
@@ -62,13 +62,13 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns the objects that represent a trial in a dry run. If [`Self::shared_objects`] contains the pod, returns
     /// those objects instead.
-    fn example_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
-        let trial = example_job(&common.experiment);
-        vec![(self.resource(), self.manifest(common, &trial))]
+    fn example_objects(&self, settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
+        let trial = example_job(&settings.experiment);
+        vec![(self.resource(), self.manifest(settings, &trial))]
     }
 
     /// Returns further such objects, which need [`Self::shared_probe_objects`].
-    fn example_objects_with_probe(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects_with_probe(&self, _settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
@@ -86,28 +86,28 @@ pub trait Workload: Debug + Send + Sync {
     fn installation_advice(&self) -> String;
 
     /// Returns the object for a job.
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value;
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value;
 
     /// Returns the first pod of the role at `position` as the controller would create it for a job, and the suffix of
     /// the pod's name. [`Self::example_pods`] sets the metadata that all kinds have in common.
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String);
 
     /// Returns one pod of each role as the controller would create it, with its role, for a dry run.
-    fn example_pods(&self, common: &WorkloadSettings) -> Vec<(String, Value)> {
-        let trial = example_job(&common.experiment);
-        let workload = workload_name(&common.experiment, &trial.attempt);
-        let roles = common.spec.roles.iter().enumerate();
+    fn example_pods(&self, settings: &WorkloadSettings) -> Vec<(String, Value)> {
+        let trial = example_job(&settings.experiment);
+        let workload = workload_name(&settings.experiment, &trial.attempt);
+        let roles = settings.spec.roles.iter().enumerate();
         let pods = roles.map(|(position, role)| {
-            let (mut pod, suffix) = self.example_pod(common, &trial, role, position);
+            let (mut pod, suffix) = self.example_pod(settings, &trial, role, position);
             (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
             pod["metadata"]["name"] = Value::from(format!("{workload}-{suffix}"));
-            pod["metadata"]["namespace"] = Value::from(common.namespace.as_str());
+            pod["metadata"]["namespace"] = Value::from(settings.namespace.as_str());
             (role.name.clone(), pod)
         });
         pods.collect()

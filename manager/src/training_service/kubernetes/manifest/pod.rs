@@ -60,12 +60,12 @@ pub(in crate::training_service::kubernetes) fn protect_from_controllers(metadata
 /// Completes a pod's spec.
 pub(in crate::training_service::kubernetes) fn complete_pod(
     pod: &mut Value,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
 ) {
-    let spec = &common.spec;
+    let spec = &settings.spec;
     // A kubelet that restarts a failed trial in place would hide the failure.
     pod["restartPolicy"] = Value::from("Never");
     pod["terminationGracePeriodSeconds"] = Value::from(grace_period(pod));
@@ -74,8 +74,8 @@ pub(in crate::training_service::kubernetes) fn complete_pod(
         // manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
-    let writes_claim = matches!(common.shared_disk, Some(SharedDisk::Template))
-        || !written_claims(common).is_empty();
+    let writes_claim = matches!(settings.shared_disk, Some(SharedDisk::Template))
+        || !written_claims(settings).is_empty();
     set_default(pod, "securityContext", pod_security_context(spec, writes_claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
@@ -90,13 +90,13 @@ pub(in crate::training_service::kubernetes) fn complete_pod(
         super::merge(&mut pod["nodeSelector"], labels.collect());
     }
     append(pod, "tolerations", spec.tolerations.iter().cloned());
-    let own =
-        role.registry_auth.is_some().then(|| registry_secret_name(&common.experiment, &role.name));
+    let own_name = || registry_secret_name(&settings.experiment, &role.name);
+    let own = role.registry_auth.is_some().then(own_name);
     let secrets = spec.image_pull_secrets.iter().cloned().chain(own);
     append(pod, "imagePullSecrets", secrets.map(|name| json!({"name": name})));
-    append(pod, "volumes", spool_and_access_volumes(common, job));
-    append(pod, "volumes", shared_disk_parts(common, job, role).volumes);
-    append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of_mount(mount, common)));
+    append(pod, "volumes", spool_and_access_volumes(settings, job));
+    append(pod, "volumes", shared_disk_parts(settings, job, role).volumes);
+    append(pod, "volumes", spec.mounts.iter().map(|mount| volume_of_mount(mount, settings)));
     let (init, policy) = ("initContainers", spec.image_pull_policy.as_deref());
     match &spec.agent {
         AgentSource::Copy(image) => append(pod, init, [installer_container(image, policy, role)]),
@@ -116,19 +116,19 @@ pub(in crate::training_service::kubernetes) fn complete_pod(
         append(&mut pod["containers"][0], "volumeMounts", [place]);
     }
     let grace = grace_period(pod);
-    complete_container(&mut pod["containers"][0], common, job, role, position);
-    set_environment(&mut pod["containers"][0], common, job, role, grace);
+    complete_container(&mut pod["containers"][0], settings, job, role, position);
+    set_environment(&mut pod["containers"][0], settings, job, role, grace);
 }
 
 /// Sets the agent's folders if the trials share a mounted disk. It must run after the variable with the pod's number is
 /// set, since Kubernetes expands only variables that were defined before.
 pub(in crate::training_service::kubernetes) fn set_output_folders(
     container: &mut Value,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
 ) {
-    for (name, value) in shared_disk_parts(common, job, role).environment {
+    for (name, value) in shared_disk_parts(settings, job, role).environment {
         set_variable(container, name, &value);
     }
 }

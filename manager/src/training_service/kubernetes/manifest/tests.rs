@@ -83,8 +83,8 @@ fn security_context_and_data_volumes(
     let mut section = json!({"platform": platform, "mounts": mounts});
     section["taskRoles"] = json!([{"name": "worker", "dockerImage": "i"}]);
     super::merge(&mut section, more.as_object().unwrap().clone());
-    let common = workload_settings(&section);
-    let pods = workload(common.spec.workload).example_pods(&common);
+    let settings = workload_settings(&section);
+    let pods = workload(settings.spec.workload).example_pods(&settings);
     let spec = &pods[0].1["spec"];
     let volumes = spec["volumes"].as_array().unwrap().iter();
     let data = volumes.filter(|volume| volume["name"].as_str().unwrap().starts_with("data-"));
@@ -351,10 +351,10 @@ fn a_controller_retries_only_if_the_template_says_so() {
 
 #[test]
 fn a_shared_disk_is_mounted_and_holds_the_trials_folder() {
-    let mut common = workload_settings(&one_role());
-    common.shared_disk =
+    let mut settings = workload_settings(&one_role());
+    settings.shared_disk =
         Some(SharedDisk::Nfs { server: "nas".to_owned(), path: "/export".to_owned() });
-    let pod = pod(&framework(&common, &job()), 0);
+    let pod = pod(&framework(&settings, &job()), 0);
     assert_eq!(pod["volumes"][2]["nfs"], json!({"server": "nas", "path": "/export"}));
     assert_eq!(pod["containers"][0]["volumeMounts"][2]["mountPath"], "/tmp/mount");
     let folder = variable_value(&pod, "TRIALKEEPER_OUTPUT_DIR");
@@ -391,9 +391,9 @@ fn a_templates_grace_period_is_respected() {
     for (written, seconds, trial) in
         [(json!(300), 300, "290s"), (json!(5), 30, "20s"), (Value::Null, 30, "20s")]
     {
-        let common = workload_settings(&section(written));
-        assert_eq!(grace_period(&common.spec), Duration::from_secs(seconds));
-        let pod = pod(&framework(&common, &job()), 0);
+        let settings = workload_settings(&section(written));
+        assert_eq!(grace_period(&settings.spec), Duration::from_secs(seconds));
+        let pod = pod(&framework(&settings, &job()), 0);
         assert_eq!(pod["terminationGracePeriodSeconds"], seconds);
         assert_eq!(variable_value(&pod, "TRIALKEEPER_GRACE").as_deref(), Some(trial));
     }
@@ -452,9 +452,9 @@ fn values_of_a_template_outrank_the_defaults() {
 
 #[test]
 fn a_pod_with_a_claim_gets_its_group() {
-    let mut common = workload_settings(&one_role());
-    common.shared_disk = Some(SharedDisk::Claim { name: "disk".to_owned() });
-    let pod = pod(&framework(&common, &job()), 0);
+    let mut settings = workload_settings(&one_role());
+    settings.shared_disk = Some(SharedDisk::Claim { name: "disk".to_owned() });
+    let pod = pod(&framework(&settings, &job()), 0);
     assert_eq!(pod["securityContext"]["fsGroup"], 65532);
     assert_eq!(
         variable_value(&pod, "TRIALKEEPER_ROTATE_BYTES"),

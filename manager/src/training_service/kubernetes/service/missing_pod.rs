@@ -47,6 +47,7 @@ async fn dry_run_refusal(context: &ServiceContext, name: &str) -> Option<String>
     if !context.tracker().is_examined(name) {
         return None;
     }
-    let (cluster, kind, common) = (context.cluster(), context.kind(), context.workload_settings());
-    Some(preflight::dry_run_pods(cluster, kind, common).await.ok()?.err()?.to_string())
+    let (cluster, kind, settings) =
+        (context.cluster(), context.kind(), context.workload_settings());
+    Some(preflight::dry_run_pods(cluster, kind, settings).await.ok()?.err()?.to_string())
 }

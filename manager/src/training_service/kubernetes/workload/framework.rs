@@ -40,11 +40,11 @@ impl Workload for Framework {
             .to_owned()
     }
 
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        framework(common, job)
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+        framework(settings, job)
     }
 
-    fn example_objects(&self, _common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects(&self, _settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The dry run of the pods already shows unknown fields. The controller silently drops unknown fields elsewhere,
         // which does no harm.
         Vec::new()
@@ -52,12 +52,12 @@ impl Workload for Framework {
 
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String) {
-        let mut framework = framework(common, job);
+        let mut framework = framework(settings, job);
         let mut pod = framework["spec"]["taskRoles"][position]["task"]["pod"].take();
         remove_dropped_fields(&mut pod["spec"]);
         fill_placeholders(&mut pod);
@@ -125,10 +125,10 @@ impl Workload for Framework {
 
 /// Builds a trial's Framework from the user's template.
 pub(in crate::training_service::kubernetes) fn framework(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
 ) -> Value {
-    let spec = &common.spec;
+    let spec = &settings.spec;
     let mut framework = spec.template.clone().unwrap_or_else(|| json!({}));
     framework["apiVersion"] = Value::from(WorkloadKind::Framework.api_version());
     framework["kind"] = Value::from(WorkloadKind::Framework.object());
@@ -136,15 +136,15 @@ pub(in crate::training_service::kubernetes) fn framework(
         // No status is sent, because the controller would accept it as its own.
         object.shift_remove("status");
     }
-    let labels = attempt_labels(&common.experiment, job);
+    let labels = attempt_labels(&settings.experiment, job);
     let metadata = &mut framework["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
         // The template may come from `kubectl get -o yaml` and contain the state of another Framework. The cluster
         // would refuse some of it.
         metadata.retain(|name, _| name == "labels" || name == "annotations");
     }
-    metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
-    metadata["namespace"] = Value::from(common.namespace.as_str());
+    metadata["name"] = Value::from(workload_name(&settings.experiment, &job.attempt));
+    metadata["namespace"] = Value::from(settings.namespace.as_str());
     merge(&mut metadata["labels"], labels.clone());
 
     framework["spec"]["executionType"] = Value::from("Start");
@@ -172,8 +172,8 @@ pub(in crate::training_service::kubernetes) fn framework(
             let pod = &mut whole["task"]["pod"];
             pod::protect_from_controllers(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
-            pod::complete_pod(&mut pod["spec"], common, job, role, position);
-            pod::set_output_folders(&mut pod["spec"]["containers"][0], common, job, role);
+            pod::complete_pod(&mut pod["spec"], settings, job, role, position);
+            pod::set_output_folders(&mut pod["spec"]["containers"][0], settings, job, role);
             whole
         })
         .collect();

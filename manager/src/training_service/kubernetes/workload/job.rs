@@ -39,18 +39,18 @@ impl Workload for Job {
             .to_owned()
     }
 
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        job_manifest(common, job)
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+        job_manifest(settings, job)
     }
 
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String) {
-        (pod_template(common, job, role, position), "0".to_owned())
+        (pod_template(settings, job, role, position), "0".to_owned())
     }
 
     fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> JobPhase {
@@ -116,12 +116,12 @@ fn is_indexed(spec: &KubernetesSpec) -> bool {
     spec.workload != WorkloadKind::Job || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
-fn job_manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-    let spec = &common.spec;
-    let metadata = workload_metadata(common, job);
+fn job_manifest(settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+    let spec = &settings.spec;
+    let metadata = workload_metadata(settings, job);
 
     let Some(role) = spec.roles.first() else { return Value::Null };
-    let mut body = job_spec(&pod_template(common, job, role, 0), role.task_number);
+    let mut body = job_spec(&pod_template(settings, job, role, 0), role.task_number);
     if is_indexed(spec) {
         body["completionMode"] = Value::from("Indexed");
     }
@@ -136,8 +136,8 @@ fn job_manifest(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
 }
 
 /// Returns the metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
-pub(super) fn workload_metadata(common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-    let spec = &common.spec;
+pub(super) fn workload_metadata(settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+    let spec = &settings.spec;
     let mut metadata =
         spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
     if let Some(members) = metadata.as_object_mut() {
@@ -146,9 +146,9 @@ pub(super) fn workload_metadata(common: &WorkloadSettings, job: &TrialJobSpec) -
     } else {
         metadata = json!({});
     }
-    metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
-    metadata["namespace"] = Value::from(common.namespace.as_str());
-    merge(&mut metadata["labels"], attempt_labels(&common.experiment, job));
+    metadata["name"] = Value::from(workload_name(&settings.experiment, &job.attempt));
+    metadata["namespace"] = Value::from(settings.namespace.as_str());
+    merge(&mut metadata["labels"], attempt_labels(&settings.experiment, job));
     merge(&mut metadata["labels"], queue_labels(spec).collect());
     metadata
 }
@@ -175,20 +175,20 @@ pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
 
 /// Returns the pod template of the role at `position` among the trial's roles.
 pub(super) fn pod_template(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
 ) -> Value {
-    let spec = &common.spec;
+    let spec = &settings.spec;
     let own = spec.template.as_ref();
     let own = own.and_then(|template| {
         template.pointer(&format!("/spec/taskRoles/{position}/task/pod")).cloned()
     });
     let mut template = own.unwrap_or_else(|| json!({}));
     pod::protect_from_controllers(&mut template["metadata"]);
-    merge(&mut template["metadata"]["labels"], attempt_labels(&common.experiment, job));
-    pod::complete_pod(&mut template["spec"], common, job, role, position);
+    merge(&mut template["metadata"]["labels"], attempt_labels(&settings.experiment, job));
+    pod::complete_pod(&mut template["spec"], settings, job, role, position);
     let container = &mut template["spec"]["containers"][0];
     pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
@@ -197,7 +197,7 @@ pub(super) fn pod_template(
     } else {
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
-    pod::set_output_folders(container, common, job, role);
+    pod::set_output_folders(container, settings, job, role);
     // A queue may take the trial back and admit it again, in another pod. A user who suspends it has the same effect. A
     // JobSet recreates a deleted Job.
     pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");

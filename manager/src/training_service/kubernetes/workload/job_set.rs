@@ -35,12 +35,12 @@ impl Workload for JobSet {
             .to_owned()
     }
 
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        let spec = &common.spec;
-        let mut labels = attempt_labels(&common.experiment, job);
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+        let spec = &settings.spec;
+        let mut labels = attempt_labels(&settings.experiment, job);
         labels.extend(queue_labels(spec));
         let roles = spec.roles.iter().enumerate();
-        let roles = roles.map(|(position, role)| replicated_job(common, job, role, position));
+        let roles = roles.map(|(position, role)| replicated_job(settings, job, role, position));
         let mut body = json!({
             // A retry is the manager's decision, and gets a new attempt number.
             "failurePolicy": {"maxRestarts": 0},
@@ -60,8 +60,8 @@ impl Workload for JobSet {
             "apiVersion": self.kind().api_version(),
             "kind": self.kind().object(),
             "metadata": {
-                "name": workload_name(&common.experiment, &job.attempt),
-                "namespace": common.namespace,
+                "name": workload_name(&settings.experiment, &job.attempt),
+                "namespace": settings.namespace,
                 "labels": labels,
             },
             "spec": body,
@@ -70,12 +70,12 @@ impl Workload for JobSet {
 
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String) {
-        (pod_template(common, job, role, position), format!("{}-0-0", role.name))
+        (pod_template(settings, job, role, position), format!("{}-0-0", role.name))
     }
 
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
@@ -168,12 +168,12 @@ fn job_name(set: &str, role: &RoleSpec) -> String {
 }
 
 fn replicated_job(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
 ) -> Value {
-    let mut body = job_spec(&pod_template(common, job, role, position), role.task_number);
+    let mut body = job_spec(&pod_template(settings, job, role, position), role.task_number);
     body["completionMode"] = Value::from("Indexed");
     let wanted = u64::try_from(role.policy.min_succeeded).unwrap_or(role.task_number);
     if wanted < role.task_number {

@@ -79,16 +79,16 @@ impl Workload for TrainingJob {
         )
     }
 
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        let spec = &common.spec;
-        let mut labels = attempt_labels(&common.experiment, job);
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+        let spec = &settings.spec;
+        let mut labels = attempt_labels(&settings.experiment, job);
         labels.extend(queue_labels(spec));
         let roles = spec.roles.iter().enumerate().map(|(position, role)| {
             let replica = json!({
                 "replicas": role.task_number,
                 // A retry is the manager's decision, and gets a new attempt number.
                 "restartPolicy": "Never",
-                "template": pod_template(common, job, role, position),
+                "template": pod_template(settings, job, role, position),
             });
             (operator_spelling(&role.name), replica)
         });
@@ -103,8 +103,8 @@ impl Workload for TrainingJob {
             "apiVersion": self.kind.api_version(),
             "kind": self.kind.object(),
             "metadata": {
-                "name": workload_name(&common.experiment, &job.attempt),
-                "namespace": common.namespace,
+                "name": workload_name(&settings.experiment, &job.attempt),
+                "namespace": settings.namespace,
                 "labels": labels,
             },
             "spec": {"runPolicy": policy, self.roles_field: roles},
@@ -113,12 +113,12 @@ impl Workload for TrainingJob {
 
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String) {
-        let mut pod = pod_template(common, job, role, position);
+        let mut pod = pod_template(settings, job, role, position);
         pod["spec"]["restartPolicy"] = Value::from("Never");
         if self.kind == WorkloadKind::PyTorchJob && role.name == "worker" {
             pod::append(&mut pod["spec"], "initContainers", [init_pytorch_container()]);
@@ -216,15 +216,15 @@ fn operator_spelling(role: &str) -> String {
 }
 
 fn pod_template(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
 ) -> Value {
     let mut template = json!({"metadata": {}, "spec": {}});
     pod::protect_from_controllers(&mut template["metadata"]);
-    merge(&mut template["metadata"]["labels"], attempt_labels(&common.experiment, job));
-    pod::complete_pod(&mut template["spec"], common, job, role, position);
+    merge(&mut template["metadata"]["labels"], attempt_labels(&settings.experiment, job));
+    pod::complete_pod(&mut template["spec"], settings, job, role, position);
     if let Some(spec) = template["spec"].as_object_mut() {
         // The role has its own restart policy, and the operator warns of a second one in the pod.
         spec.shift_remove("restartPolicy");
@@ -233,7 +233,7 @@ fn pod_template(
     pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
     pod::set_variable_from_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
-    pod::set_output_folders(container, common, job, role);
+    pod::set_output_folders(container, settings, job, role);
     // A pod that disappears while the operator is down is recreated under the same name, as is a pod of a job that its
     // queue took back.
     pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");

@@ -52,8 +52,8 @@ impl Workload for TrainJob {
         &[(TRAINING_RUNTIMES, &["list", "create", "patch", "delete", "deletecollection"])]
     }
 
-    fn shared_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
-        vec![(TRAINING_RUNTIMES, runtime(common))]
+    fn shared_objects(&self, settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
+        vec![(TRAINING_RUNTIMES, runtime(settings))]
     }
 
     fn is_missing_shared_object(&self, refusal: &str) -> bool {
@@ -62,14 +62,14 @@ impl Workload for TrainJob {
             || refusal.contains("\"vtrainjob.kb.io\"") && refusal.contains("not found")
     }
 
-    fn example_objects(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
+    fn example_objects(&self, settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
         // The cluster refuses a TrainJob without its runtime, and the pod is part of the runtime.
-        self.shared_objects(common)
+        self.shared_objects(settings)
     }
 
-    fn example_objects_with_probe(&self, common: &WorkloadSettings) -> Vec<(Resource, Value)> {
-        let mut trial = self.manifest(common, &example_job(&common.experiment));
-        trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&common.experiment));
+    fn example_objects_with_probe(&self, settings: &WorkloadSettings) -> Vec<(Resource, Value)> {
+        let mut trial = self.manifest(settings, &example_job(&settings.experiment));
+        trial["spec"]["runtimeRef"]["name"] = Value::from(probe_name(&settings.experiment));
         vec![(self.resource(), trial)]
     }
 
@@ -84,17 +84,17 @@ impl Workload for TrainJob {
             .to_owned()
     }
 
-    fn manifest(&self, common: &WorkloadSettings, job: &TrialJobSpec) -> Value {
-        let Some(role) = common.spec.roles.first() else { return Value::Null };
-        let mut pod = pod_template(common, job, role, 0);
+    fn manifest(&self, settings: &WorkloadSettings, job: &TrialJobSpec) -> Value {
+        let Some(role) = settings.spec.roles.first() else { return Value::Null };
+        let mut pod = pod_template(settings, job, role, 0);
         let container = &mut pod["spec"]["containers"][0];
-        let name = workload_name(&common.experiment, &job.attempt);
+        let name = workload_name(&settings.experiment, &job.attempt);
         pod::take_token_from_variable(container, &name);
         let mut body = json!({
             "runtimeRef": {
                 "apiGroup": API_GROUP,
                 "kind": TRAINING_RUNTIMES.kind,
-                "name": experiment_object_name(&common.experiment),
+                "name": experiment_object_name(&settings.experiment),
             },
             "trainer": {
                 "numNodes": role.task_number,
@@ -102,26 +102,26 @@ impl Workload for TrainJob {
                 "env": container["env"],
             },
         });
-        if common.spec.queue.is_some() {
+        if settings.spec.queue.is_some() {
             // Kueue's webhook would do the same. Without the webhook, the trial must not bypass the queue.
             body["suspend"] = Value::Bool(true);
         }
         json!({
             "apiVersion": self.kind().api_version(),
             "kind": self.kind().object(),
-            "metadata": workload_metadata(common, job),
+            "metadata": workload_metadata(settings, job),
             "spec": body,
         })
     }
 
     fn example_pod(
         &self,
-        common: &WorkloadSettings,
+        settings: &WorkloadSettings,
         job: &TrialJobSpec,
         role: &RoleSpec,
         position: usize,
     ) -> (Value, String) {
-        let mut template = pod_template(common, job, role, position);
+        let mut template = pod_template(settings, job, role, position);
         template["spec"]["containers"][0]["name"] = Value::from(NODE_NAME);
         (template, format!("{NODE_NAME}-0-0"))
     }
@@ -214,10 +214,10 @@ fn job_name(name: &str) -> String {
 }
 
 /// Returns the runtime of an experiment: the pod of every trial, without the parts of a single attempt.
-fn runtime(common: &WorkloadSettings) -> Value {
-    let Some(role) = common.spec.roles.first() else { return Value::Null };
-    let mut template = pod_template(common, &example_job(&common.experiment), role, 0);
-    let own = experiment_labels(&common.experiment);
+fn runtime(settings: &WorkloadSettings) -> Value {
+    let Some(role) = settings.spec.roles.first() else { return Value::Null };
+    let mut template = pod_template(settings, &example_job(&settings.experiment), role, 0);
+    let own = experiment_labels(&settings.experiment);
     if let Some(known) = template["metadata"]["labels"].as_object_mut() {
         known.retain(|name, _| !name.starts_with("trialkeeper/"));
         known.extend(own.clone());
@@ -230,7 +230,7 @@ fn runtime(common: &WorkloadSettings) -> Value {
         container.shift_remove("env");
     }
     let metadata = json!({
-        "name": experiment_object_name(&common.experiment), "namespace": common.namespace, "labels": own,
+        "name": experiment_object_name(&settings.experiment), "namespace": settings.namespace, "labels": own,
     });
     runtime_with_job(&metadata, &job_spec(&template, role.task_number))
 }

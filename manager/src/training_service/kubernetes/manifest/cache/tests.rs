@@ -397,12 +397,12 @@ fn every_kind_mounts_the_cache_and_passes_the_checksums_to_its_pods() {
             for (field, value) in changes.as_object().unwrap() {
                 section[field] = value.clone();
             }
-            let mut common = workload_settings(&section);
-            common.cached_files =
+            let mut settings = workload_settings(&section);
+            settings.cached_files =
                 Some(CachedFiles { agent: Some("a1".to_owned()), code: Some("c0".to_owned()) });
-            let kind = workload(common.spec.workload);
-            let made = kind.manifest(&common, &job());
-            let shared = kind.shared_objects(&common);
+            let kind = workload(settings.spec.workload);
+            let made = kind.manifest(&settings, &job());
+            let shared = kind.shared_objects(&settings);
             let runtime = shared.iter().find_map(|(_, object)| find_pod_spec(object));
             let pod = find_pod_spec(&made).or(runtime).unwrap();
             assert!(pod["volumes"].as_array().unwrap().contains(volume), "{platform}");
@@ -432,9 +432,11 @@ fn an_agent_of_the_image_has_no_checksum_and_a_mounted_claim_no_second_volume() 
         for (field, value) in changes.as_object().unwrap() {
             section[field] = value.clone();
         }
-        let mut common = workload_settings(&section);
-        common.cached_files = Some(CachedFiles { agent: None, code: Some("c0".to_owned()) });
-        find_pod_spec(&workload(common.spec.workload).manifest(&common, &job())).unwrap().clone()
+        let mut settings = workload_settings(&section);
+        settings.cached_files = Some(CachedFiles { agent: None, code: Some("c0".to_owned()) });
+        find_pod_spec(&workload(settings.spec.workload).manifest(&settings, &job()))
+            .unwrap()
+            .clone()
     };
     for (changes, agent) in [
         (json!({"agent": "image"}), "trialkeeper"),

@@ -27,13 +27,13 @@ const TOKEN_SCRIPT: &str = include_str!("../token.sh");
 
 pub(super) fn complete_container(
     container: &mut Value,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     position: usize,
 ) {
-    let spec = &common.spec;
-    set_default(container, "name", Value::from(common.container_name));
+    let spec = &settings.spec;
+    set_default(container, "name", Value::from(settings.container_name));
     if let Some(image) = &role.image {
         container["image"] = Value::from(image.as_str());
     }
@@ -47,7 +47,7 @@ pub(super) fn complete_container(
     }
     // Kubernetes expands `$(NAME)` and reads `$$` as `$` here.
     let line = line.replace('$', "$$");
-    container["command"] = agent_command(common, &line);
+    container["command"] = agent_command(settings, &line);
     if matches!(spec.agent, AgentSource::Volume(_)) {
         let mount =
             json!({"name": "trialkeeper-agent", "mountPath": AGENT_FOLDER, "readOnly": true});
@@ -61,7 +61,7 @@ pub(super) fn complete_container(
         json!({"name": "trialkeeper-access", "mountPath": ACCESS_FOLDER, "readOnly": true}),
     ];
     append(container, "volumeMounts", mounts);
-    let volume_parts = shared_disk_parts(common, job, role);
+    let volume_parts = shared_disk_parts(settings, job, role);
     append(container, "volumeMounts", volume_parts.mounts);
     append(container, "volumeMounts", spec.mounts.iter().map(container_mount));
     if spec.barrier_image.is_some() {
@@ -77,14 +77,14 @@ pub(super) fn complete_container(
 
 /// Returns the command that runs a shell line under the agent. A script fetches the files that neither the image nor
 /// the cache has.
-fn agent_command(common: &WorkloadSettings, line: &str) -> Value {
-    let agent = match &common.spec.agent {
+fn agent_command(settings: &WorkloadSettings, line: &str) -> Value {
+    let agent = match &settings.spec.agent {
         AgentSource::Auto | AgentSource::Image => "trialkeeper".to_owned(),
         AgentSource::Copy(_) => format!("{POD_FOLDER}/bin/trialkeeper"),
         AgentSource::Volume(_) => format!("{AGENT_FOLDER}{INSTALLED_AGENT}"),
     };
-    let cached = common.cached_files.as_ref();
-    if cached.is_none() && common.spec.agent != AgentSource::Auto {
+    let cached = settings.cached_files.as_ref();
+    if cached.is_none() && settings.spec.agent != AgentSource::Auto {
         return json!([agent, "run", "--shell", line]);
     }
     let functions = if cached.is_some() { cache::CACHE_SCRIPT } else { "" };

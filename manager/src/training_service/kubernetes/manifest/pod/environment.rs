@@ -70,14 +70,14 @@ fn replace_variable(container: &mut Value, name: &str, variable: Value) {
 
 pub(super) fn set_environment(
     container: &mut Value,
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
     grace: u64,
 ) {
-    let spec = &common.spec;
+    let spec = &settings.spec;
     let mut variables = common_variables(grace);
-    if common.shared_disk.is_none() {
+    if settings.shared_disk.is_none() {
         variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
     }
     let record = job.parameter_record.to_string();
@@ -109,22 +109,22 @@ pub(super) fn set_environment(
         variables.push(("NVIDIA_VISIBLE_DEVICES", "void".to_owned()));
         variables.push(("CUDA_VISIBLE_DEVICES", String::new()));
     }
-    merge_environment(container, agent_variables(common, job));
+    merge_environment(container, agent_variables(settings, job));
     merge_environment(container, variables);
 }
 
 /// Returns the settings of a job's agent as variables.
-fn agent_variables(common: &WorkloadSettings, job: &TrialJobSpec) -> Vec<(String, String)> {
-    let spec = &common.spec;
+fn agent_variables(settings: &WorkloadSettings, job: &TrialJobSpec) -> Vec<(String, String)> {
+    let spec = &settings.spec;
     let arguments = AgentArguments {
-        settings: &common.agents,
+        settings: &settings.agents,
         job,
         platform: spec.workload.platform(),
         sends_output: true,
     };
     let path = |path| match path {
         AgentPath::ManagerUrl => Some(format!("{ACCESS_FOLDER}/manager.url")),
-        AgentPath::Authority => common.has_ca.then(|| format!("{ACCESS_FOLDER}/ca.pem")),
+        AgentPath::Authority => settings.has_ca.then(|| format!("{ACCESS_FOLDER}/ca.pem")),
         AgentPath::Token => Some(token_file(spec)),
         AgentPath::Output => Some(format!("{POD_FOLDER}/run")),
         // The spool and the log are in the folder of the output, and variables name the files that the agent fetches.

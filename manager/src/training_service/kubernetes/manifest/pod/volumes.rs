@@ -12,12 +12,12 @@ use crate::training_service::kubernetes::shared_disk::{self, SharedDisk};
 /// Kubernetes updates that folder when a Secret changes, and agents read it again. A template that all trials share
 /// cannot name one trial's own Secret.
 pub(super) fn spool_and_access_volumes(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
 ) -> [Value; 2] {
-    let own = (!common.spec.workload.shares_pod_template())
-        .then(|| workload_name(&common.experiment, &job.attempt));
-    let sources = std::iter::once(experiment_object_name(&common.experiment)).chain(own);
+    let own = (!settings.spec.workload.shares_pod_template())
+        .then(|| workload_name(&settings.experiment, &job.attempt));
+    let sources = std::iter::once(experiment_object_name(&settings.experiment)).chain(own);
     let sources: Vec<Value> = sources.map(|name| json!({"secret": {"name": name}})).collect();
     [
         json!({"name": "trialkeeper", "emptyDir": {}}),
@@ -40,22 +40,22 @@ pub(super) fn agent_image_volume(image: &str, pull_policy: Option<&str>) -> Valu
 
 /// Returns the parts of the shared disk, if there is one.
 pub(super) fn shared_disk_parts(
-    common: &WorkloadSettings,
+    settings: &WorkloadSettings,
     job: &TrialJobSpec,
     role: &RoleSpec,
 ) -> shared_disk::VolumeParts {
-    let Some(share) = &common.shared_disk else { return shared_disk::VolumeParts::default() };
-    let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
-    let index = several.then_some(common.spec.workload.pod_index());
+    let Some(share) = &settings.shared_disk else { return shared_disk::VolumeParts::default() };
+    let several = settings.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
+    let index = several.then_some(settings.spec.workload.pod_index());
     shared_disk::volume_parts(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
 }
 
 /// Returns the volume of a mount in the experiment file. The node mounts a claim for reading only, as a `ReadOnlyMany`
 /// claim requires, unless the pod writes to the same claim elsewhere.
-pub(super) fn volume_of_mount(mount: &MountSpec, common: &WorkloadSettings) -> Value {
+pub(super) fn volume_of_mount(mount: &MountSpec, settings: &WorkloadSettings) -> Value {
     let mut volume = mount.volume.clone();
     volume["name"] = Value::from(volume_name(mount));
-    if mount.claim().is_some_and(|claim| !written_claims(common).contains(&claim)) {
+    if mount.claim().is_some_and(|claim| !written_claims(settings).contains(&claim)) {
         volume["persistentVolumeClaim"]["readOnly"] = Value::Bool(true);
     }
     volume
@@ -72,9 +72,9 @@ fn volume_name(mount: &MountSpec) -> String {
 }
 
 /// Returns the claims to which the pods write.
-pub(super) fn written_claims(common: &WorkloadSettings) -> Vec<&str> {
-    let spec = &common.spec;
-    let share = match &common.shared_disk {
+pub(super) fn written_claims(settings: &WorkloadSettings) -> Vec<&str> {
+    let spec = &settings.spec;
+    let share = match &settings.shared_disk {
         Some(SharedDisk::Claim { name }) => Some(name.as_str()),
         Some(SharedDisk::Nfs { .. } | SharedDisk::AzureFile { .. } | SharedDisk::Template)
         | None => None,

@@ -87,22 +87,22 @@ fn sections() -> Vec<Value> {
 
 /// Returns the settings of a section, with the disk of its storage.
 fn settings_with_disk(section: &Value) -> WorkloadSettings {
-    let common = workload_settings(section);
-    let shared_disk = match common.spec.storage.clone() {
+    let settings = workload_settings(section);
+    let shared_disk = match settings.spec.storage.clone() {
         StorageSpec::Nfs { server, path } => Some(SharedDisk::Nfs { server, path }),
         StorageSpec::Pvc { claim, .. } => claim.map(|name| SharedDisk::Claim { name }),
         StorageSpec::Azure { share, .. } => {
-            Some(SharedDisk::AzureFile { secret: storage_secret_name(&common.experiment), share })
+            Some(SharedDisk::AzureFile { secret: storage_secret_name(&settings.experiment), share })
         }
         StorageSpec::Http | StorageSpec::Image => None,
     };
-    WorkloadSettings { shared_disk, ..common }
+    WorkloadSettings { shared_disk, ..settings }
 }
 
 /// Asserts that the pods of a section violate exactly these rules.
 fn assert_violations(section: &Value, expected: &[&str]) {
-    let common = settings_with_disk(section);
-    let pods = workload(common.spec.workload).example_pods(&common);
+    let settings = settings_with_disk(section);
+    let pods = workload(settings.spec.workload).example_pods(&settings);
     assert!(!pods.is_empty(), "{section}");
     let mut expected = expected.to_vec();
     if section["platform"] == "frameworkcontroller" {

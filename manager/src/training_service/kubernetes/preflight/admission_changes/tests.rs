@@ -11,10 +11,10 @@ use crate::training_service::kubernetes::workload::workload;
 /// Returns the changes that a policy makes to the first example of a kind: its object, or the pod of a kind without
 /// one. Null removes a field.
 fn changes_of_policy(section: &Value, policy: &[(&str, Value)]) -> Vec<Change> {
-    let common = workload_settings(section);
-    let kind = workload(common.spec.workload);
-    let objects = kind.example_objects(&common).into_iter().map(|(_, object)| object);
-    let pods = kind.example_pods(&common).into_iter().map(|(_, pod)| pod);
+    let settings = workload_settings(section);
+    let kind = workload(settings.spec.workload);
+    let objects = kind.example_objects(&settings).into_iter().map(|(_, object)| object);
+    let pods = kind.example_pods(&settings).into_iter().map(|(_, pod)| pod);
     let sent = objects.chain(pods).next().unwrap();
     let mut answered = sent.clone();
     for (path, value) in policy {
@@ -76,8 +76,8 @@ fn a_policy_is_judged_by_its_consequence_for_trials() {
         }
     }
     // A program of the cluster may start the agent.
-    let common = workload_settings(&job_section());
-    let (_, sent) = workload(WorkloadKind::Job).example_objects(&common).remove(0);
+    let settings = workload_settings(&job_section());
+    let (_, sent) = workload(WorkloadKind::Job).example_objects(&settings).remove(0);
     let mut answered = sent.clone();
     let container = answered.pointer_mut("/spec/template/spec/containers/0").unwrap();
     container["args"] = container["command"].take();

@@ -323,20 +323,20 @@ fn the_kinds_differ_only_in_names() {
     for (kind, operator, roles, container, role) in table {
         let own: &[(&str, u64)] =
             if role == "Master" { &[("master", 1), ("worker", 2)] } else { &[("worker", 2)] };
-        let common = workload_settings(&section(operator, own));
-        let made = kind.manifest(&common, &job());
+        let settings = workload_settings(&section(operator, own));
+        let made = kind.manifest(&settings, &job());
         assert_eq!(made["spec"][roles].as_object().unwrap().len(), own.len(), "{operator}");
         let at = format!("/spec/{roles}/{role}/template/spec/containers/0/name");
         assert_eq!(made.pointer(&at), Some(&json!(container)), "{operator}");
-        let probe = kind.probe_object(&common.experiment, "lab");
+        let probe = kind.probe_object(&settings.experiment, "lab");
         assert_eq!(probe.pointer(&at), Some(&json!(container)), "{operator}");
         assert_eq!(probe["spec"]["runPolicy"]["suspend"], true);
         let gate = format!("/spec/{roles}/{role}/template/spec/schedulingGates/0/name");
         assert_eq!(probe.pointer(&gate), Some(&json!("trialkeeper/probe")), "{operator}");
         assert!(kind.installation_advice().contains(kind.kind.object()), "{operator}");
         let names: Vec<String> =
-            kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
-        for (role, pod) in kind.example_pods(&common) {
+            kind.example_pods(&settings).into_iter().map(|(role, _)| role).collect();
+        for (role, pod) in kind.example_pods(&settings) {
             let init = pod.pointer("/spec/initContainers/0/name").and_then(Value::as_str);
             let expected =
                 (operator == "pytorch-operator" && role == "worker").then_some("init-pytorch");

@@ -159,22 +159,22 @@ fn assert_reviewed(made: &Value, file: &str) {
 
 #[test]
 fn the_manifests_of_a_train_job_and_its_runtime_match_the_reviewed_ones() {
-    let common = queued_settings(2);
-    assert_reviewed(&TrainJob.manifest(&common, &job()), "queued.json");
-    let [(resource, runtime)] = TrainJob.shared_objects(&common).try_into().unwrap();
+    let settings = queued_settings(2);
+    assert_reviewed(&TrainJob.manifest(&settings, &job()), "queued.json");
+    let [(resource, runtime)] = TrainJob.shared_objects(&settings).try_into().unwrap();
     assert_eq!(resource, TRAINING_RUNTIMES);
     assert_reviewed(&runtime, "runtime.json");
 }
 
 #[test]
 fn the_runtime_contains_no_trial_and_neither_object_contains_a_secret() {
-    let common = workload_settings(&section(1));
+    let settings = workload_settings(&section(1));
     let job = job();
-    let runtime = TrainJob.shared_objects(&common).remove(0).1.to_string();
+    let runtime = TrainJob.shared_objects(&settings).remove(0).1.to_string();
     for own in [job.trial.as_str(), job.attempt.as_str(), "example", "TRIALKEEPER_TOKEN"] {
         assert!(!runtime.contains(own), "{own} is in {runtime}");
     }
-    let made = TrainJob.manifest(&common, &job);
+    let made = TrainJob.manifest(&settings, &job);
     assert!(!made.to_string().contains(&job.token.0), "{made}");
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
     let token = env.iter().find(|variable| variable["name"] == "TRIALKEEPER_TOKEN").unwrap();
@@ -193,9 +193,9 @@ fn the_pods_of_an_attempt_are_found_by_their_job_set() {
 
 #[test]
 fn each_pod_on_a_shared_disk_has_its_own_folder() {
-    let mut common = workload_settings(&section(2));
-    common.shared_disk = Some(SharedDisk::Claim { name: "data".to_owned() });
-    let made = TrainJob.manifest(&common, &job());
+    let mut settings = workload_settings(&section(2));
+    settings.shared_disk = Some(SharedDisk::Claim { name: "data".to_owned() });
+    let made = TrainJob.manifest(&settings, &job());
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
     let folder = &env[at("TRIALKEEPER_OUTPUT_DIR")]["value"];
@@ -209,13 +209,13 @@ fn the_pod_of_a_template_is_used_without_its_containers_name() {
     let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i", "command": ["t"], "env": [{"name": "OWN", "value": "1"}]}]}});
     let mut section = section(1);
     section["template"] = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"template": pod}});
-    let common = workload_settings(&section);
-    let runtime = TrainJob.shared_objects(&common).remove(0).1;
+    let settings = workload_settings(&section);
+    let runtime = TrainJob.shared_objects(&settings).remove(0).1;
     let body = &runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"];
     assert_eq!(body["template"]["spec"]["containers"][0]["name"], NODE_NAME);
     let rule = body.pointer("/podFailurePolicy/rules/1/onExitCodes/containerName");
     assert_eq!(rule, Some(&json!(NODE_NAME)));
-    let made = TrainJob.manifest(&common, &job());
+    let made = TrainJob.manifest(&settings, &job());
     assert_eq!(made["metadata"]["labels"]["a"], "b");
     let env = made["spec"]["trainer"]["env"].as_array().unwrap();
     assert!(env.contains(&json!({"name": "OWN", "value": "1"})), "{env:?}");
