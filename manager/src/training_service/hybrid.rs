@@ -58,7 +58,7 @@ pub struct PartService {
 
 /// Runs trials at several training services.
 pub struct Hybrid {
-    shared: Arc<HybridState>,
+    state: Arc<HybridState>,
 }
 
 struct HybridState {
@@ -92,7 +92,7 @@ impl Hybrid {
             own.push(StartedPart { platform, limit, service });
             receivers.push(news);
         }
-        let shared = Arc::new(HybridState {
+        let state = Arc::new(HybridState {
             parts: own,
             dir,
             events,
@@ -103,7 +103,7 @@ impl Hybrid {
             tasks: TaskTracker::new(),
         });
         for (number, mut news) in receivers.into_iter().enumerate() {
-            let listener = Arc::clone(&shared);
+            let listener = Arc::clone(&state);
             // The task ends with the part, after all of its news.
             tokio::spawn(async move {
                 while let Some(news) = news.recv().await {
@@ -111,11 +111,11 @@ impl Hybrid {
                 }
             });
         }
-        let placer = Arc::clone(&shared);
-        shared.tasks.spawn(async move {
+        let placer = Arc::clone(&state);
+        state.tasks.spawn(async move {
             placer.ended.clone().run_until_cancelled(placer.keep_placing()).await;
         });
-        Self { shared }
+        Self { state }
     }
 }
 
@@ -295,25 +295,25 @@ impl HybridState {
 #[async_trait]
 impl TrainingService for Hybrid {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        self.shared.schedule().enqueue(job.clone());
-        self.shared.place_trials().await;
+        self.state.schedule().enqueue(job.clone());
+        self.state.place_trials().await;
         Ok(())
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
-        let recorded = self.shared.recorded_part(trial);
+        let recorded = self.state.recorded_part(trial);
         let Some((_, part)) = recorded.filter(|(recorded, _)| recorded == attempt) else {
             return AdoptionResult::Unknown;
         };
         // Must precede the call of `adopt`, because the part's news may arrive before the answer.
-        self.shared.schedule().take_over(trial, attempt, part);
-        let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
+        self.state.schedule().take_over(trial, attempt, part);
+        let adopted = self.state.parts[part].service.adopt(trial, attempt).await;
         match &adopted {
             // The earlier manager may have died before it recorded the part.
-            AdoptionResult::Alive => self.shared.report_part(trial, attempt, part),
-            AdoptionResult::Gone(_) => self.shared.schedule().remove(trial, attempt),
+            AdoptionResult::Alive => self.state.report_part(trial, attempt, part),
+            AdoptionResult::Gone(_) => self.state.schedule().remove(trial, attempt),
             AdoptionResult::Unknown => {
-                let mut schedule = self.shared.schedule();
+                let mut schedule = self.state.schedule();
                 schedule.remove(trial, attempt);
                 // The earlier manager may have submitted the trial there, and its agent may still start.
                 schedule.bind(trial, part);
@@ -323,45 +323,45 @@ impl TrainingService for Hybrid {
     }
 
     fn end_unadopted(&self) {
-        self.shared.parts.iter().for_each(|part| part.service.end_unadopted());
+        self.state.parts.iter().for_each(|part| part.service.end_unadopted());
     }
 
     async fn recover_reports(&self, trial: &TrialJobId) {
-        if let Some(service) = self.shared.service_of(trial) {
+        if let Some(service) = self.state.service_of(trial) {
             service.recover_reports(trial).await;
         }
     }
 
     async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
-        self.shared.service_of(trial)?.kept_verdict(trial, attempt).await
+        self.state.service_of(trial)?.kept_verdict(trial, attempt).await
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        let _guard = self.shared.placement_lock.lock().await;
-        let queued = self.shared.schedule().remove_queued(trial);
+        let _guard = self.state.placement_lock.lock().await;
+        let queued = self.state.schedule().remove_queued(trial);
         if let Some(attempt) = queued {
             let event = JobEndEvent::unexplained(trial.clone(), attempt);
-            return self.shared.send_news(JobNews::Gone(event));
+            return self.state.send_news(JobNews::Gone(event));
         }
-        self.shared.schedule().request_stop(trial);
-        if let Some(service) = self.shared.service_of(trial) {
+        self.state.schedule().request_stop(trial);
+        if let Some(service) = self.state.service_of(trial) {
             service.stop(trial).await;
         }
     }
 
     fn completion(&self, trial: &TrialJobId) -> Option<TrialCompletion> {
-        self.shared.service_of(trial)?.completion(trial)
+        self.state.service_of(trial)?.completion(trial)
     }
 
     async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
-        match self.shared.service_of(trial) {
+        match self.state.service_of(trial) {
             Some(service) => service.hand_over(trial, trust).await,
             None => false,
         }
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        if let Some(service) = self.shared.service_of(trial) {
+        if let Some(service) = self.state.service_of(trial) {
             service.finish(trial).await;
         }
     }
@@ -371,16 +371,16 @@ impl TrainingService for Hybrid {
         trial: &TrialJobId,
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
-        self.shared.service_of(trial)?.output(trial, ago).await
+        self.state.service_of(trial)?.output(trial, ago).await
     }
 
     async fn wait_until_out_of_reach(&self) {
-        let parts = self.shared.parts.iter().map(|part| part.service.wait_until_out_of_reach());
+        let parts = self.state.parts.iter().map(|part| part.service.wait_until_out_of_reach());
         select_all(parts).await;
     }
 
     fn capacity(&self) -> Option<usize> {
-        let rooms = self.shared.parts.iter().map(|part| {
+        let rooms = self.state.parts.iter().map(|part| {
             let limits = part.service.capacity().into_iter().chain(part.limit);
             limits.min()
         });
@@ -388,21 +388,21 @@ impl TrainingService for Hybrid {
     }
 
     fn mark_running(&self, trial: &TrialJobId) {
-        let mut schedule = self.shared.schedule();
+        let mut schedule = self.state.schedule();
         schedule.mark_running(trial);
         if let Some(part) = schedule.part_of(trial) {
-            self.shared.parts[part].service.mark_running(trial);
+            self.state.parts[part].service.mark_running(trial);
         }
     }
 
     fn parts(&self) -> Vec<PartStatus> {
-        (0..self.shared.parts.len()).map(|part| self.shared.part_status(part)).collect()
+        (0..self.state.parts.len()).map(|part| self.state.part_status(part)).collect()
     }
 
     async fn close(&self) {
-        self.shared.ended.cancel();
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
-        join_all(self.shared.parts.iter().map(|part| part.service.close())).await;
+        self.state.ended.cancel();
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
+        join_all(self.state.parts.iter().map(|part| part.service.close())).await;
     }
 }

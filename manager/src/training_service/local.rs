@@ -58,7 +58,7 @@ const LOG_COLLECTION_VARIABLE: &str = "TRIALKEEPER_LOG_COLLECTION";
 /// Runs trials on this machine.
 #[derive(Debug, Clone)]
 pub struct Local {
-    shared: Arc<LocalState>,
+    state: Arc<LocalState>,
 }
 
 /// The settings of a [`Local`].
@@ -138,7 +138,7 @@ impl Local {
     /// Creates the service without starting anything.
     pub fn new(settings: Settings, gpus: Gpus) -> Self {
         let (agents, gpus) = (Mutex::new(HashMap::new()), Mutex::new(gpus));
-        Self { shared: Arc::new(LocalState { settings, gpus, agents, tasks: TaskTracker::new() }) }
+        Self { state: Arc::new(LocalState { settings, gpus, agents, tasks: TaskTracker::new() }) }
     }
 }
 
@@ -270,11 +270,11 @@ impl LocalState {
 #[async_trait]
 impl TrainingService for Local {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        self.shared.submit(job).map_err(SubmitError::new)
+        self.state.submit(job).map_err(SubmitError::new)
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
-        let path = self.shared.settings.dir.trial(trial).agent_lock();
+        let path = self.state.settings.dir.trial(trial).agent_lock();
         let gone = || {
             let (trial, attempt) = (trial.clone(), attempt.clone());
             AdoptionResult::Gone(JobEndEvent::unexplained(trial, attempt))
@@ -284,73 +284,73 @@ impl TrainingService for Local {
             Err(error) => {
                 // A trial that may be running must not be started a second time.
                 warn!(%trial, "cannot examine {}: {error}; the trial counts as running until that is possible", path.display());
-                self.shared.take_over(trial, None);
-                let shared = Arc::clone(&self.shared);
+                self.state.take_over(trial, None);
+                let state = Arc::clone(&self.state);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 // The task is not tracked, so that the end of the experiment does not wait for it.
                 tokio::spawn(
-                    async move { watch_unreadable_lock(&shared, &path, trial, attempt).await },
+                    async move { watch_unreadable_lock(&state, &path, trial, attempt).await },
                 );
                 AdoptionResult::Alive
             }
             Ok(Ok(lock)) => {
                 drop(lock);
-                self.shared.deliver_remaining_reports(trial).await;
+                self.state.deliver_remaining_reports(trial).await;
                 gone()
             }
             Ok(Err(file)) => {
-                self.shared.take_over(trial, LockHolder::read(&file).pid);
-                let shared = Arc::clone(&self.shared);
+                self.state.take_over(trial, LockHolder::read(&file).pid);
+                let state = Arc::clone(&self.state);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
-                let watch = async move { watch_lock(&shared, file, trial, attempt).await };
-                self.shared.tasks.spawn(watch);
+                let watch = async move { watch_lock(&state, file, trial, attempt).await };
+                self.state.tasks.spawn(watch);
                 AdoptionResult::Alive
             }
         }
     }
 
     async fn recover_reports(&self, trial: &TrialJobId) {
-        self.shared.deliver_remaining_reports(trial).await;
+        self.state.deliver_remaining_reports(trial).await;
     }
 
     async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
-        kept_verdict(&self.shared.settings.dir.trial(trial), attempt)
+        kept_verdict(&self.state.settings.dir.trial(trial), attempt)
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        if !self.shared.signal_agent(trial, Signal::SIGTERM) {
+        if !self.state.signal_agent(trial, Signal::SIGTERM) {
             return;
         }
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         let trial = trial.clone();
-        self.shared.tasks.spawn(async move {
+        self.state.tasks.spawn(async move {
             let begun = tokio::time::Instant::now();
             while begun.elapsed() < AGENT_END_TIMEOUT {
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                if !shared.agents().contains_key(&trial) {
+                if !state.agents().contains_key(&trial) {
                     return;
                 }
             }
             warn!(%trial, "the agent did not end within {AGENT_END_TIMEOUT:?} of the stop request; killing it");
-            shared.signal_agent(&trial, Signal::SIGKILL);
+            state.signal_agent(&trial, Signal::SIGKILL);
         });
     }
 
     fn capacity(&self) -> Option<usize> {
-        self.shared.gpus().capacity()
+        self.state.gpus().capacity()
     }
 
     fn free_room(&self) -> FreeRoom {
-        self.shared.gpus().free().map_or(FreeRoom::Unknown, FreeRoom::Jobs)
+        self.state.gpus().free().map_or(FreeRoom::Unknown, FreeRoom::Jobs)
     }
 
     async fn close(&self) {
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
         // Kept while agents run, because an agent may be about to copy from the unpacked code. An agent that starts
         // later unpacks the code again.
-        if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
-            self.shared.remove_code_base();
+        if self.state.settings.code_archive.is_some() && self.state.agents().is_empty() {
+            self.state.remove_code_base();
         }
     }
 }
@@ -358,23 +358,23 @@ impl TrainingService for Local {
 impl LocalState {
     /// Starts an agent for a job.
     fn submit(self: &Arc<Self>, job: &TrialJobSpec) -> Result<(), Error> {
-        let shared = Arc::clone(self);
-        let dir = shared.write_job_files(job)?;
-        let mut command = shared.agent_command(job, &dir);
-        if let Some(visible) = shared.gpus().assign(&job.trial) {
+        let state = Arc::clone(self);
+        let dir = state.write_job_files(job)?;
+        let mut command = state.agent_command(job, &dir);
+        if let Some(visible) = state.gpus().assign(&job.trial) {
             // The numbers come from nvidia-smi, which orders GPUs by bus. CUDA's own order has the fastest first (CUDA
             // C++ Programming Guide, "CUDA Environment Variables").
             command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         let child = command.spawn().map_err(|source| {
-            shared.gpus().release(&job.trial);
-            Error::StartAgent { program: shared.settings.agent.clone(), source }
+            state.gpus().release(&job.trial);
+            Error::StartAgent { program: state.settings.agent.clone(), source }
         })?;
         if let Some(pid) = pid_of(&child) {
-            shared.agents().insert(job.trial.clone(), pid);
+            state.agents().insert(job.trial.clone(), pid);
         }
         let job = job.clone();
-        self.tasks.spawn(async move { watch_child(&shared, child, job).await });
+        self.tasks.spawn(async move { watch_child(&state, child, job).await });
         Ok(())
     }
 
@@ -418,21 +418,21 @@ impl LocalState {
     }
 }
 
-async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
+async fn watch_child(state: &LocalState, mut child: Child, job: TrialJobSpec) {
     let status = child.wait().await;
-    shared.agents().remove(&job.trial);
+    state.agents().remove(&job.trial);
     let event = match status {
         Ok(status) => {
             let code = shell_exit_code(status);
             if code == AGENT_ERROR_CODE
-                && let Some((file, pid)) = shared.earlier_agent(&job)
+                && let Some((file, pid)) = state.earlier_agent(&job)
             {
                 info!(trial = %job.trial, "an earlier manager had already started an agent for the trial: process {pid}");
-                shared.agents().insert(job.trial.clone(), pid);
-                return watch_lock(shared, file, job.trial, job.attempt).await;
+                state.agents().insert(job.trial.clone(), pid);
+                return watch_lock(state, file, job.trial, job.attempt).await;
             }
             let message =
-                if code == AGENT_ERROR_CODE { shared.start_error(&job).await } else { None };
+                if code == AGENT_ERROR_CODE { state.start_error(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
             JobEndEvent {
                 exit_code: Some(code),
@@ -446,10 +446,10 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
             JobEndEvent { message, ..JobEndEvent::unexplained(trial, attempt) }
         }
     };
-    shared.report_end(event).await;
+    state.report_end(event).await;
 }
 
-async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
+async fn watch_lock(state: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
     // A separate thread waits, because the release of a lock has no other notification. The runtime's own threads are
     // few and needed elsewhere.
     let (freed, wait) = oneshot::channel();
@@ -465,13 +465,13 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
         (Err(error), _) => warn!(%trial, "cannot wait for the agent's lock: {error}"),
         (Ok(_), Err(_)) => warn!(%trial, "the wait for the agent's lock was aborted"),
     }
-    shared.agents().remove(&trial);
-    shared.report_end(JobEndEvent::unexplained(trial, attempt)).await;
+    state.agents().remove(&trial);
+    state.report_end(JobEndEvent::unexplained(trial, attempt)).await;
 }
 
 /// Watches an agent whose lock cannot be examined yet.
 async fn watch_unreadable_lock(
-    shared: &LocalState,
+    state: &LocalState,
     path: &Path,
     trial: TrialJobId,
     attempt: AttemptId,
@@ -487,11 +487,11 @@ async fn watch_unreadable_lock(
     };
     if let Some(file) = held {
         if let Some(pid) = LockHolder::read(&file).pid {
-            shared.agents().insert(trial.clone(), pid);
+            state.agents().insert(trial.clone(), pid);
         }
-        return watch_lock(shared, file, trial, attempt).await;
+        return watch_lock(state, file, trial, attempt).await;
     }
-    shared.report_end(JobEndEvent::unexplained(trial, attempt)).await;
+    state.report_end(JobEndEvent::unexplained(trial, attempt)).await;
 }
 
 /// Returns whether a spool holds reports. An agent that has delivered everything leaves no segment.

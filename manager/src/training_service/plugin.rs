@@ -156,7 +156,7 @@ impl Error {
 /// Runs trials at the user's own training service.
 #[derive(Debug, Clone)]
 pub struct Plugin {
-    shared: Arc<PluginState>,
+    state: Arc<PluginState>,
 }
 
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl Plugin {
             &state_dir,
             settings.secret_variables.clone(),
         );
-        let shared = Arc::new(PluginState {
+        let state = Arc::new(PluginState {
             settings,
             program,
             state_dir,
@@ -220,8 +220,8 @@ impl Plugin {
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        shared.tasks.spawn(keep_running(Arc::clone(&shared)));
-        Ok(Self { shared })
+        state.tasks.spawn(keep_running(Arc::clone(&state)));
+        Ok(Self { state })
     }
 }
 
@@ -239,15 +239,15 @@ fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Keeps a process running until the service is closed.
-async fn keep_running(shared: Arc<PluginState>) {
+async fn keep_running(state: Arc<PluginState>) {
     let mut backoff = Backoff::new(RESTART_PAUSES.0, RESTART_PAUSES.1);
     loop {
         let began = Instant::now();
-        let why = match shared.start_process().await {
-            Ok(started) => shared.serve_process(started).await,
+        let why = match state.start_process().await {
+            Ok(started) => state.serve_process(started).await,
             Err(error) => error.to_string(),
         };
-        if shared.ended.is_cancelled() {
+        if state.ended.is_cancelled() {
             return;
         }
         if began.elapsed() > STEADY_LIFETIME {
@@ -255,8 +255,8 @@ async fn keep_running(shared: Arc<PluginState>) {
         }
         let pause = backoff.next_pause();
         warn!("{why}; the plugin is restarted in {} s", pause.as_secs());
-        shared.set_trouble(why);
-        if shared.ended.run_until_cancelled(sleep(pause)).await.is_none() {
+        state.set_trouble(why);
+        if state.ended.run_until_cancelled(sleep(pause)).await.is_none() {
             return;
         }
     }
@@ -362,7 +362,7 @@ impl PluginState {
 
     /// Handles a notification from the plugin.
     fn handle_message(&self, message: Message) {
-        let (key, order) = match message {
+        let (key, job_message) = match message {
             Message::Gone(gone) => (gone.key.clone(), JobMessage::Gone(gone)),
             Message::Waits(waits) => (waits.key, JobMessage::Waits(waits.why)),
             Message::Room => {
@@ -383,7 +383,7 @@ impl PluginState {
         let jobs = self.jobs();
         match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
             // The send fails if the job has ended, and the message is then obsolete.
-            Some(known) => drop(known.messages.send(order)),
+            Some(known) => drop(known.messages.send(job_message)),
             None => {
                 let name = self.program.command_line();
                 info!(trial = %key.trial, "the plugin `{name}` reports an attempt that has ended");
@@ -439,7 +439,7 @@ impl PluginState {
         let pending = spec.as_ref().map(|_| self.room_count.add_pending());
         let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
         let job = PluginJob {
-            shared: Arc::clone(self),
+            state: Arc::clone(self),
             key,
             spec,
             messages: waiting,
@@ -449,27 +449,27 @@ impl PluginState {
             withdrawn: false,
             gone: None,
         };
-        let (shared, ended) = (Arc::clone(self), self.ended.clone());
+        let (state, ended) = (Arc::clone(self), self.ended.clone());
         self.tasks.spawn(async move {
             let Some(event) = ended.run_until_cancelled(job.run()).await else { return };
             let is_same = |known: &JobTask| known.attempt == attempt;
-            let mut jobs = shared.jobs();
+            let mut jobs = state.jobs();
             if jobs.get(&trial).is_some_and(is_same) {
                 jobs.remove(&trial);
             }
             drop(jobs);
-            shared.room_changed.notify_one();
+            state.room_changed.notify_one();
             // A withdrawn job produces no news.
             if let Some(event) = event {
-                shared.send_news(JobNews::Gone(event));
+                state.send_news(JobNews::Gone(event));
             }
         });
     }
 
-    fn send_to_job(&self, trial: &TrialJobId, order: JobMessage) {
+    fn send_to_job(&self, trial: &TrialJobId, message: JobMessage) {
         if let Some(known) = self.jobs().get(trial) {
             // A job that is gone needs no stop.
-            drop(known.messages.send(order));
+            drop(known.messages.send(message));
         }
     }
 }
@@ -477,26 +477,26 @@ impl PluginState {
 #[async_trait]
 impl TrainingService for Plugin {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        let key = self.shared.attempt_key(&job.trial, &job.attempt);
-        self.shared.start_job_task(key, Some(job.clone()));
+        let key = self.state.attempt_key(&job.trial, &job.attempt);
+        self.state.start_job_task(key, Some(job.clone()));
         Ok(())
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
-        let shared = &self.shared;
-        let key = shared.attempt_key(trial, attempt);
+        let state = &self.state;
+        let key = state.attempt_key(trial, attempt);
         // All jobs share this time limit, so that hundreds of them do not wait one after the other.
-        let until = shared.began + FIRST_LINK_TIMEOUT;
-        if let Ok(link) = timeout_at(until, shared.wait_for_link()).await {
+        let until = state.began + FIRST_LINK_TIMEOUT;
+        if let Ok(link) = timeout_at(until, state.wait_for_link()).await {
             let answer =
-                link.ask("adopt", &shared.parameters().adopt_params(&key), ADOPT_TIMEOUT).await;
+                link.ask("adopt", &state.parameters().adopt_params(&key), ADOPT_TIMEOUT).await;
             let phase = answer.as_ref().ok().and_then(|answer| answer["phase"].as_str());
             if phase == Some("unknown") {
                 return AdoptionResult::Unknown;
             }
         }
         // Even without an answer, the job may run, and it must not run twice.
-        shared.start_job_task(key, None);
+        state.start_job_task(key, None);
         AdoptionResult::Alive
     }
 
@@ -505,23 +505,23 @@ impl TrainingService for Plugin {
     }
 
     async fn stop(&self, trial: &TrialJobId) {
-        self.shared.send_to_job(trial, JobMessage::Stop { force: false });
+        self.state.send_to_job(trial, JobMessage::Stop { force: false });
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        self.shared.send_to_job(trial, JobMessage::Stop { force: true });
+        self.state.send_to_job(trial, JobMessage::Stop { force: true });
     }
 
     fn mark_running(&self, trial: &TrialJobId) {
-        self.shared.send_to_job(trial, JobMessage::Began);
+        self.state.send_to_job(trial, JobMessage::Began);
     }
 
     fn free_room(&self) -> FreeRoom {
-        match self.shared.unavailable_reason() {
+        match self.state.unavailable_reason() {
             Some(why) => FreeRoom::Unreachable(why),
-            None => match self.shared.room_count.free() {
+            None => match self.state.room_count.free() {
                 None => FreeRoom::Unknown,
-                Some(0) if self.shared.capabilities().queue => FreeRoom::Queue,
+                Some(0) if self.state.capabilities().queue => FreeRoom::Queue,
                 Some(free) => FreeRoom::Jobs(free),
             },
         }
@@ -529,7 +529,7 @@ impl TrainingService for Plugin {
 
     async fn withdraw(&self, trial: &TrialJobId) -> bool {
         let (reply, answer) = oneshot::channel();
-        self.shared.send_to_job(trial, JobMessage::Withdraw(reply));
+        self.state.send_to_job(trial, JobMessage::Withdraw(reply));
         // The task of a job that is gone does not answer.
         answer.await.unwrap_or(false)
     }
@@ -539,36 +539,36 @@ impl TrainingService for Plugin {
         trial: &TrialJobId,
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
-        let shared = Arc::clone(&self.shared);
-        let attempt = shared.jobs().get(trial)?.attempt.clone();
-        if !shared.capabilities().output {
+        let state = Arc::clone(&self.state);
+        let attempt = state.jobs().get(trial)?.attempt.clone();
+        if !state.capabilities().output {
             return None;
         }
-        let key = shared.attempt_key(trial, &attempt);
+        let key = state.attempt_key(trial, &attempt);
         // Earlier output is not requested if the caller wants only recent output.
         let from = if ago.is_some() { u64::MAX } else { 0 };
         let pieces = stream::unfold(Some(from), move |from| {
-            let (shared, key) = (Arc::clone(&shared), key.clone());
-            async move { request_output_piece(&shared, &key, from?).await }
+            let (state, key) = (Arc::clone(&state), key.clone());
+            async move { request_output_piece(&state, &key, from?).await }
         });
         Some(Ok(pieces.boxed()))
     }
 
     async fn close(&self) {
-        self.shared.ended.cancel();
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
+        self.state.ended.cancel();
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
     }
 }
 
 /// Requests a piece of a job's output from this byte on. Returns the piece and the position of the next one. `None` as
 /// the position: the output has ended.
 async fn request_output_piece(
-    shared: &PluginState,
+    state: &PluginState,
     key: &AttemptKey,
     from: u64,
 ) -> Option<(Vec<u8>, Option<u64>)> {
-    let link = shared.wait_for_link().await;
+    let link = state.wait_for_link().await;
     let wait_ms = u64::try_from(OUTPUT_WAIT.as_millis()).unwrap_or(0);
     let params = json!({
         "key": key, "stream": "stdout", "offset": from, "max_bytes": OUTPUT_BYTES, "wait_ms": wait_ms,

@@ -125,7 +125,7 @@ pub enum Error {
 /// Runs trials on machines that are reached over SSH.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    shared: Arc<RemoteState>,
+    state: Arc<RemoteState>,
 }
 
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Remote {
         let (each, max_absence) = (settings.gpus_each, settings.max_absence);
         let assignments = Assignments::new(&machines, named, each, max_absence, Instant::now());
         let outputs = machines.iter().map(|_| Arc::new(Semaphore::new(MAX_OUTPUTS))).collect();
-        let shared = Arc::new(RemoteState {
+        let state = Arc::new(RemoteState {
             settings,
             machines,
             outputs,
@@ -187,19 +187,19 @@ impl Remote {
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        for number in 0..shared.machines.len() {
+        for number in 0..state.machines.len() {
             let is_needed = number < named
-                || !shared.records().unconfirmed_fences(&shared.machines[number].name).is_empty();
+                || !state.records().unconfirmed_fences(&state.machines[number].name).is_empty();
             if is_needed {
-                shared.keep_connection(number);
+                state.keep_connection(number);
             }
         }
-        let watch = Arc::clone(&shared);
-        let stopped = shared.ended.clone();
-        shared.tasks.spawn(async move {
+        let watch = Arc::clone(&state);
+        let stopped = state.ended.clone();
+        state.tasks.spawn(async move {
             stopped.run_until_cancelled(watch.watch_absent_machines()).await;
         });
-        Ok(Self { shared })
+        Ok(Self { state })
     }
 }
 
@@ -402,13 +402,13 @@ impl RemoteState {
             }
             "adopt" if reply.is_unknown => self.report_end(&trial, &attempt, None, None, None),
             "cancel" if reply.is_unknown => {
-                let shared = Arc::clone(self);
+                let state = Arc::clone(self);
                 let stopped = self.ended.clone();
                 self.tasks.spawn(async move {
                     stopped.run_until_cancelled(sleep(STOP_REPEAT_INTERVAL)).await;
-                    let params = json!({"key": shared.attempt_key(&trial, &attempt)});
+                    let params = json!({"key": state.attempt_key(&trial, &attempt)});
                     let now = Instant::now();
-                    shared.assignments().request(number, &trial, "cancel", &params, now);
+                    state.assignments().request(number, &trial, "cancel", &params, now);
                 });
             }
             _ => {}
@@ -486,28 +486,28 @@ impl RemoteState {
 #[async_trait]
 impl TrainingService for Remote {
     async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
-        self.shared.assignments().enqueue(job.clone());
-        self.shared.place_trials();
+        self.state.assignments().enqueue(job.clone());
+        self.state.place_trials();
         Ok(())
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> AdoptionResult {
-        let shared = &self.shared;
-        let dir = shared.settings.dir.trial(trial);
+        let state = &self.state;
+        let dir = state.settings.dir.trial(trial);
         let place = TrialPlacement::read(dir.path()).filter(|place| place.attempt == *attempt);
         let Some(place) = place else { return AdoptionResult::Unknown };
-        let known = shared.machines.iter().position(|machine| machine.name == place.machine);
-        let is_fenced = shared.records().is_fenced(trial, attempt);
+        let known = state.machines.iter().position(|machine| machine.name == place.machine);
+        let is_fenced = state.records().is_fenced(trial, attempt);
         let (false, Some(number)) = (is_fenced, known) else {
             // The earlier manager died before it could replace the attempt, or the machine is no longer known.
             let why = format!("it was assigned to {}, which is out of reach", place.machine);
-            shared.report_fenced(trial.clone(), attempt.clone(), why);
+            state.report_fenced(trial.clone(), attempt.clone(), why);
             return AdoptionResult::Alive;
         };
-        shared.assignments().take_over(trial, attempt, number, place.gpus);
-        shared.keep_connection(number);
-        shared.changed.notify_one();
-        shared.send_state(number, trial);
+        state.assignments().take_over(trial, attempt, number, place.gpus);
+        state.keep_connection(number);
+        state.changed.notify_one();
+        state.send_state(number, trial);
         AdoptionResult::Alive
     }
 
@@ -518,14 +518,14 @@ impl TrainingService for Remote {
 
     async fn stop(&self, trial: &TrialJobId) {
         let now = Instant::now();
-        let (waited, job) = self.shared.assignments().request_stop(trial, now);
+        let (waited, job) = self.state.assignments().request_stop(trial, now);
         if let Some(attempt) = waited {
             let event = JobEndEvent::unexplained(trial.clone(), attempt);
-            self.shared.send_news(JobNews::Gone(event));
+            self.state.send_news(JobNews::Gone(event));
         } else if let Some((number, attempt)) = job {
-            let params = json!({"key": self.shared.attempt_key(trial, &attempt)});
-            self.shared.assignments().request(number, trial, "cancel", &params, now);
-            self.shared.changed.notify_one();
+            let params = json!({"key": self.state.attempt_key(trial, &attempt)});
+            self.state.assignments().request(number, trial, "cancel", &params, now);
+            self.state.changed.notify_one();
         }
     }
 
@@ -534,29 +534,29 @@ impl TrainingService for Remote {
         trial: &TrialJobId,
         ago: Option<Duration>,
     ) -> Option<Result<Output, String>> {
-        let shared = &self.shared;
-        let number = shared.assignments().jobs.get(trial)?.machine;
+        let state = &self.state;
+        let number = state.assignments().jobs.get(trial)?.machine;
         // Without a permit, the output is available later.
-        let permit = Arc::clone(&shared.outputs[number]).try_acquire_owned().ok()?;
-        let machine = &shared.machines[number];
-        let ssh = Ssh::new(machine, shared.sockets.path(), number);
-        let ids = (&shared.settings.experiment, trial);
+        let permit = Arc::clone(&state.outputs[number]).try_acquire_owned().ok()?;
+        let machine = &state.machines[number];
+        let ssh = Ssh::new(machine, state.sockets.path(), number);
+        let ids = (&state.settings.experiment, trial);
         // Earlier output is not requested if the caller wants only recent output.
         let output = output::follow_output(&ssh, machine, ids, ago.is_some(), permit).await?;
         Some(Ok(output))
     }
 
     fn free_room(&self) -> FreeRoom {
-        self.shared.assignments().free_room(Instant::now())
+        self.state.assignments().free_room(Instant::now())
     }
 
     async fn withdraw(&self, trial: &TrialJobId) -> bool {
-        self.shared.assignments().withdraw_waiting(trial)
+        self.state.assignments().withdraw_waiting(trial)
     }
 
     async fn close(&self) {
-        self.shared.ended.cancel();
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
+        self.state.ended.cancel();
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
     }
 }

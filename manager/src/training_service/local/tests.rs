@@ -92,8 +92,8 @@ impl TestBed {
     /// Waits until this service knows the agent that another manager's service started.
     async fn wait_until_known(&self, other: &Self) {
         let known = async {
-            let theirs = other.service.shared.agents().get(&trial()).copied();
-            while self.service.shared.agents().get(&trial()).copied() != theirs {
+            let theirs = other.service.state.agents().get(&trial()).copied();
+            while self.service.state.agents().get(&trial()).copied() != theirs {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -220,7 +220,7 @@ async fn clean_ends_the_agents_of_an_earlier_manager() {
     let line = r#"trap 'echo y > "$dir/stopped"; exit 3' TERM; while :; do sleep 0.1; done"#;
     bed.service.submit(&job(line)).await.unwrap();
     bed.wait_for_file("arguments").await;
-    let dir = &bed.service.shared.settings.dir;
+    let dir = &bed.service.state.settings.dir;
     clean::clean(dir).await.unwrap();
     assert_eq!(bed.wait_for_file("stopped").await, "y\n", "the agent receives SIGTERM");
     assert!(matches!(try_lock(&dir.trial(&trial()).agent_lock()), Ok(Ok(_))));
@@ -229,7 +229,7 @@ async fn clean_ends_the_agents_of_an_earlier_manager() {
 #[tokio::test]
 async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
     let bed = test_bed();
-    let dir = &bed.service.shared.settings.dir;
+    let dir = &bed.service.state.settings.dir;
     let lock = dir.trial(&trial()).agent_lock();
     create_private_folder(lock.parent().unwrap()).unwrap();
     // The test itself holds the lock, like a process on another machine, and the number is that of a bystander.
@@ -264,7 +264,7 @@ async fn a_second_start_does_not_end_the_running_job() {
 #[tokio::test]
 async fn a_job_with_an_unreadable_lock_counts_as_running() {
     let mut bed = test_bed();
-    let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
+    let lock = bed.service.state.settings.dir.trial(&trial()).agent_lock();
     // A folder in place of the file, because permissions do not stop a superuser.
     std::fs::create_dir_all(&lock).unwrap();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, AdoptionResult::Alive);

@@ -45,7 +45,7 @@ pub(super) enum JobMessage {
 
 /// A job, and the requests that were made for it.
 pub(super) struct PluginJob {
-    pub(super) shared: Arc<PluginState>,
+    pub(super) state: Arc<PluginState>,
     pub(super) key: AttemptKey,
     /// The submission. `None`: an earlier manager submitted the job, or its agent has reported.
     pub(super) spec: Option<TrialJobSpec>,
@@ -84,14 +84,14 @@ impl PluginJob {
             if self.stop_requested.is_some() && !self.may_exist {
                 return Some(self.unexplained());
             }
-            let shared = Arc::clone(&self.shared);
-            if let Some(trouble) = shared.unavailable_reason() {
+            let state = Arc::clone(&self.state);
+            if let Some(trouble) = state.unavailable_reason() {
                 self.report_wait(&trouble);
             }
             let link = tokio::select! {
-                link = shared.wait_for_link() => link,
-                order = self.messages.recv() => {
-                    self.handle_message(order?, None);
+                link = state.wait_for_link() => link,
+                message = self.messages.recv() => {
+                    self.handle_message(message?, None);
                     continue;
                 }
             };
@@ -107,8 +107,8 @@ impl PluginJob {
                     self.report_wait(&why);
                     tokio::select! {
                         () = sleep(pause) => {}
-                        () = shared.room_available.notified() => {}
-                        order = self.messages.recv() => self.handle_message(order?, Some(&link)),
+                        () = state.room_available.notified() => {}
+                        message = self.messages.recv() => self.handle_message(message?, Some(&link)),
                     }
                     continue;
                 }
@@ -122,7 +122,7 @@ impl PluginJob {
                 }
                 tokio::select! {
                     biased;
-                    order = self.messages.recv() => self.handle_message(order?, Some(&link)),
+                    message = self.messages.recv() => self.handle_message(message?, Some(&link)),
                     () = link.wait_until_lost() => break,
                 }
             }
@@ -130,8 +130,8 @@ impl PluginJob {
     }
 
     /// Handles a message. A stop is sent at once and may overtake the submit.
-    fn handle_message(&mut self, order: JobMessage, link: Option<&Arc<Link>>) {
-        match order {
+    fn handle_message(&mut self, message: JobMessage, link: Option<&Arc<Link>>) {
+        match message {
             JobMessage::Stop { force } => {
                 self.stop_requested = Some(force);
                 if let Some(link) = link.filter(|_| self.may_exist) {
@@ -155,11 +155,11 @@ impl PluginJob {
     async fn inform_process(&mut self, link: &Arc<Link>) -> StartResult {
         let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
-            Some(spec) => match self.shared.parameters().submit_params(&self.key, spec) {
+            Some(spec) => match self.state.parameters().submit_params(&self.key, spec) {
                 Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
                 Err(why) => return self.refusal_end(why, Some(Class::Transient)),
             },
-            None => ("adopt", self.shared.parameters().adopt_params(&self.key), ADOPT_TIMEOUT),
+            None => ("adopt", self.state.parameters().adopt_params(&self.key), ADOPT_TIMEOUT),
         };
         self.may_exist = true;
         let asker = Arc::clone(link);
@@ -168,7 +168,7 @@ impl PluginJob {
             tokio::select! {
                 biased;
                 answer = &mut answer => break answer,
-                Some(order) = self.messages.recv() => self.handle_message(order, Some(link)),
+                Some(message) = self.messages.recv() => self.handle_message(message, Some(link)),
             }
         };
         match answer {
@@ -231,10 +231,10 @@ impl PluginJob {
     }
 
     fn send_cancel(&self, link: &Arc<Link>, force: bool) {
-        let method = if force && self.shared.capabilities().finish { "finish" } else { "cancel" };
+        let method = if force && self.state.capabilities().finish { "finish" } else { "cancel" };
         let params = json!({"key": self.key, "force": force, "grace_ms": AGENT_GRACE.as_millis()});
         let (link, trial) = (Arc::clone(link), self.key.trial.clone());
-        self.shared.tasks.spawn(async move {
+        self.state.tasks.spawn(async move {
             // If the process has ended, the next one receives the request.
             if let Err(AskError::Refused(refusal)) = link.ask(method, &params, CANCEL_TIMEOUT).await
             {
@@ -245,7 +245,7 @@ impl PluginJob {
 
     /// Returns the end of a job that is gone, after the delivery of its agent's remaining reports.
     async fn end_event(&self, gone: &GoneMessage) -> JobEndEvent {
-        if gone.spool == SpoolFate::Left && self.shared.capabilities().recover {
+        if gone.spool == SpoolFate::Left && self.state.capabilities().recover {
             self.recover_reports().await;
         }
         let words = || {
@@ -288,7 +288,7 @@ impl PluginJob {
 
     async fn recover_reports(&self) {
         for _ in 0..MAX_RECOVERIES {
-            let link = self.shared.wait_for_link().await;
+            let link = self.state.wait_for_link().await;
             match link.ask("recover", &json!({"key": self.key}), RECOVER_TIMEOUT).await {
                 Ok(_) => return,
                 Err(AskError::Lost) => {}
@@ -312,6 +312,6 @@ impl PluginJob {
     fn report_wait(&self, why: &str) {
         let (trial, attempt, why) =
             (self.key.trial.clone(), self.key.attempt.clone(), why.to_owned());
-        self.shared.send_news(JobNews::Waits(JobWait { trial, attempt, why }));
+        self.state.send_news(JobNews::Waits(JobWait { trial, attempt, why }));
     }
 }

@@ -30,19 +30,19 @@ pub(super) async fn wait_until(at: Option<Instant>) {
 }
 
 /// Keeps a session on a machine, without end.
-pub(super) async fn keep_connected(shared: &Arc<RemoteState>, number: usize) {
-    let machine = &shared.machines[number];
-    let ssh = Ssh::new(machine, shared.sockets.path(), number);
+pub(super) async fn keep_connected(state: &Arc<RemoteState>, number: usize) {
+    let machine = &state.machines[number];
+    let ssh = Ssh::new(machine, state.sockets.path(), number);
     let mut backoff = Backoff::new(RECONNECT_PAUSES.0, RECONNECT_PAUSES.1);
     loop {
         let begun = Instant::now();
-        let why = match run_session(shared, number, &ssh).await {
+        let why = match run_session(state, number, &ssh).await {
             Ok(why) | Err(why) => why,
         };
         warn!(machine = %machine.name, "not connected: {why}");
-        shared.assignments().record_disconnection(number, why, Instant::now());
-        shared.changed.notify_one();
-        shared.report_waits();
+        state.assignments().record_disconnection(number, why, Instant::now());
+        state.changed.notify_one();
+        state.report_waits();
         if begun.elapsed() > STEADY_SESSION {
             backoff.reset();
         }
@@ -51,29 +51,25 @@ pub(super) async fn keep_connected(shared: &Arc<RemoteState>, number: usize) {
 }
 
 /// Runs one session from its beginning to its end, and returns the reason for the end.
-async fn run_session(
-    shared: &Arc<RemoteState>,
-    number: usize,
-    ssh: &Ssh,
-) -> Result<String, String> {
-    let (settings, machine) = (&shared.settings, &shared.machines[number]);
+async fn run_session(state: &Arc<RemoteState>, number: usize, ssh: &Ssh) -> Result<String, String> {
+    let (settings, machine) = (&state.settings, &state.machines[number]);
     let code = settings.dir.code_archive();
-    let fences = shared.records().unconfirmed_fences(&machine.name);
+    let fences = state.records().unconfirmed_fences(&machine.name);
     let session_files = SessionFiles {
         experiment: settings.experiment.as_str(),
         agent: &settings.agent,
-        agent_sha256: &shared.agent_sha256,
+        agent_sha256: &state.agent_sha256,
         code: &code,
-        code_sha256: &shared.code_sha256,
-        socket: &shared.sockets.path().join(MANAGER_LINK),
+        code_sha256: &state.code_sha256,
+        socket: &state.sockets.path().join(MANAGER_LINK),
         direct: settings.direct.as_ref(),
         fences: &fences,
     };
     let mut session = Session::open(ssh, machine, &session_files).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
     let too_few = {
-        let mut assignments = shared.assignments();
-        let mut records = shared.records();
+        let mut assignments = state.assignments();
+        let mut records = state.records();
         let confirmed = records.confirm_fences(&fences);
         confirmed.map_err(|error| {
             format!("cannot record the fences that {} confirmed: {error}", machine.name)
@@ -85,14 +81,14 @@ async fn run_session(
         assignments.record_connection(number, &session.facts, sender)
     };
     info!(machine = %machine.name, "connected");
-    shared.warn_of_gpus(number, too_few);
-    shared.send_all_states(number);
-    shared.place_trials();
+    state.warn_of_gpus(number, too_few);
+    state.send_all_states(number);
+    state.place_trials();
     let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     loop {
         tokio::select! {
             line = session.lines.recv() => match line {
-                Some(line) => shared.handle_line(number, &line),
+                Some(line) => state.handle_line(number, &line),
                 None => return Ok(session.errors.append_to("the helper there ended".to_owned())),
             },
             Some(line) = outgoing.recv() => session.send(&line).await?,
@@ -102,12 +98,12 @@ async fn run_session(
             }),
             now = checks.tick() => {
                 let since = now.checked_sub(ANSWER_TIMEOUT);
-                let hangs = since.and_then(|since| shared.assignments().late_request(number, since));
+                let hangs = since.and_then(|since| state.assignments().late_request(number, since));
                 if let Some(method) = hangs {
                     let seconds = ANSWER_TIMEOUT.as_secs();
                     return Ok(format!("the helper there has not answered {method} for {seconds} s"));
                 }
-                shared.assignments().request_reading(number);
+                state.assignments().request_reading(number);
             }
         }
     }
