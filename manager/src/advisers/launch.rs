@@ -24,7 +24,7 @@ const NNI_START_SCRIPT: &str = include_str!("nni.py");
 /// A program that was just started.
 pub(super) struct StartedProgram {
     pub(super) child: Child,
-    pub(super) wire: ProgramConnection,
+    pub(super) connection: ProgramConnection,
     pub(super) program_name: String,
     /// The advice for a module that Python does not find.
     pub(super) module_advice: String,
@@ -54,7 +54,7 @@ pub(super) async fn launch(
     let module_advice = advise_on_modules(&setting.program);
     let prepared = match &setting.program {
         Program::Nni { python, tuner, assessor, advisor } => {
-            let (wire, url) =
+            let (connection, url) =
                 ProgramConnection::listen(&ids::new_secret_path()).await.map_err(in_dir)?;
             let roles = DispatcherRoles {
                 tunes: tuner.is_some(),
@@ -67,7 +67,7 @@ pub(super) async fn launch(
             let program_name = format!("NNI's dispatcher (`{python} -m nni`)");
             PreparedCommand {
                 command,
-                wire,
+                connection,
                 program_name,
                 conversation: Box::new(NniConversation::new(roles)),
             }
@@ -81,18 +81,19 @@ pub(super) async fn launch(
                 .stdout(Stdio::piped());
             let program_name = format!("the tuner's command (`{}`)", words.join(" "));
             let conversation = Box::new(AskAndTell::new(greeting.clone()));
-            PreparedCommand { command, wire: ProgramConnection::Closed, program_name, conversation }
+            let connection = ProgramConnection::Closed;
+            PreparedCommand { command, connection, program_name, conversation }
         }
     };
-    let PreparedCommand { command, wire, program_name, conversation } = prepared;
+    let PreparedCommand { command, connection, program_name, conversation } = prepared;
     let mut child = spawn(setting, command, errors, &program_name)?;
-    let wire = match (child.stdin.take(), child.stdout.take()) {
+    let connection = match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => ProgramConnection::from_pipes(input, output),
-        _ => wire,
+        _ => connection,
     };
     info!("started {program_name}");
     let (output, log) = ((output, output_at), (log, log_at));
-    Ok(StartedProgram { child, wire, program_name, module_advice, conversation, output, log })
+    Ok(StartedProgram { child, connection, program_name, module_advice, conversation, output, log })
 }
 
 /// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
@@ -115,7 +116,7 @@ fn dispatcher_command(python: &str, params: &str, dir: &Path, deaths: u32) -> Co
 /// A command that is ready to run, and its connection.
 struct PreparedCommand {
     command: Command,
-    wire: ProgramConnection,
+    connection: ProgramConnection,
     program_name: String,
     conversation: Box<dyn Conversation>,
 }

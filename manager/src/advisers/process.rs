@@ -152,7 +152,7 @@ async fn report_loss(
 /// A process and its connection.
 struct ProgramSession {
     child: Child,
-    wire: ProgramConnection,
+    connection: ProgramConnection,
     conversation: Box<dyn Conversation>,
     program_name: String,
     /// The advice for a module that Python does not find.
@@ -178,12 +178,19 @@ struct ProgramSession {
 
 impl ProgramSession {
     async fn start(setting: &ProgramSettings, deaths: u32) -> Result<Self, String> {
-        let StartedProgram { child, wire, program_name, module_advice, conversation, output, log } =
-            launch(setting, deaths).await?;
+        let StartedProgram {
+            child,
+            connection,
+            program_name,
+            module_advice,
+            conversation,
+            output,
+            log,
+        } = launch(setting, deaths).await?;
         let now = Instant::now();
         Ok(Self {
             child,
-            wire,
+            connection,
             conversation,
             program_name,
             module_advice,
@@ -212,7 +219,7 @@ impl ProgramSession {
     ) -> ProcessEnd {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        if let ProgramConnection::Pipes(..) = self.wire {
+        if let ProgramConnection::Pipes(..) = self.connection {
             let step = self.conversation.first_messages(history);
             self.apply_step(step, history, sender);
         }
@@ -234,7 +241,7 @@ impl ProgramSession {
                         self.apply_step(step, history, sender);
                     }
                 }
-                incoming = self.wire.next() => match incoming {
+                incoming = self.connection.next() => match incoming {
                     Incoming::Connected => {
                         let step = self.conversation.first_messages(history);
                         self.apply_step(step, history, sender);
@@ -254,7 +261,7 @@ impl ProgramSession {
                     }
                 }
             }
-            if let ProgramConnection::Closed = self.wire {
+            if let ProgramConnection::Closed = self.connection {
                 return self.wait_for_exit("has closed its connection").await;
             }
         }
@@ -371,7 +378,7 @@ impl ProgramSession {
             warn!("{} says: {}", self.program_name, excerpt(&note));
         }
         for text in messages {
-            self.wire.send(text);
+            self.connection.send(text);
         }
         let owed = history.open_requests.len();
         if owed < self.owed {
@@ -451,15 +458,15 @@ impl ProgramSession {
             return self.kill().await;
         }
         for text in self.conversation.last_messages().messages {
-            self.wire.send(text);
+            self.connection.send(text);
         }
-        self.wire.close_queue();
+        self.connection.close_queue();
         let ended = timeout(EXIT_TIMEOUT, async {
             loop {
                 tokio::select! {
                     _ = self.child.wait() => break,
                     // Reads the farewell, so that it does not block the connection.
-                    _ = self.wire.next() => {}
+                    _ = self.connection.next() => {}
                 }
             }
         });
