@@ -56,36 +56,36 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut controls = Controls::default();
     let Some(mut screen) = Screen::acquire().map_err(Error::Output)? else {
-        let drawing = ScreenContent::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
-        return write_stdout(drawing.text(TextStyle::default()).as_bytes());
+        let content = ScreenContent::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
+        return write_stdout(content.text(TextStyle::default()).as_bytes());
     };
-    let mut drawing = ScreenContent::load(&client, &controls, screen.size().rows, None).await?;
-    let place = select_experiment(place, &drawing.id);
+    let mut content = ScreenContent::load(&client, &controls, screen.size().rows, None).await?;
+    let place = select_experiment(place, &content.id);
     // The message below the list: the error of the last update, or the effect of a key.
     let mut message = None;
     // The time until the next update. A key may set it to 0.
     let mut pause = DRAW_INTERVAL;
     let quit = loop {
         let size = screen.size();
-        let frame = drawing.frame(&mut controls, message.as_ref(), size);
+        let frame = content.frame(&mut controls, message.as_ref(), size);
         screen.draw(&frame).map_err(Error::Output)?;
-        if !drawing.may_change {
+        if !content.may_change {
             break false;
         }
-        if drawing.lacks_rows(&controls) {
+        if content.lacks_rows(&controls) {
             pause = Duration::ZERO;
         }
         let next = async {
             tokio::time::sleep(pause).await;
-            update(&place, &mut client, &controls, size.rows, &drawing).await
+            update(&place, &mut client, &controls, size.rows, &content).await
         };
         let action = tokio::select! {
             next = next => {
                 pause = DRAW_INTERVAL;
                 message = match next {
                     Ok(next) => {
-                        drawing = next;
-                        controls.follow(drawing.list());
+                        content = next;
+                        controls.follow(content.list());
                         message.filter(Message::is_note)
                     }
                     Err(error) => Some(Message::Unreachable(chain(&error))),
@@ -96,7 +96,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
         };
         let ScreenAction::Pressed(key) = action else { continue };
         message = message.filter(|message| !message.is_note());
-        match controls.press(key, drawing.list()) {
+        match controls.press(key, content.list()) {
             KeyEffect::Quit => break true,
             KeyEffect::Draw => {}
             KeyEffect::Reload => pause = Duration::ZERO,
@@ -111,7 +111,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     };
     drop(screen);
     // After the end of the search, the last state stays on the terminal.
-    if quit { Ok(()) } else { write_stdout(drawing.text(text_style()).as_bytes()) }
+    if quit { Ok(()) } else { write_stdout(content.text(text_style()).as_bytes()) }
 }
 
 /// Returns the options that select this experiment. The default experiment may be another one after this one has

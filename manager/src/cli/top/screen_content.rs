@@ -310,7 +310,7 @@ mod tests {
     use super::super::list::tests::numbered_trial;
     use super::*;
 
-    fn drawing(experiment: Value, total: usize) -> ScreenContent {
+    fn screen_content(experiment: Value, total: usize) -> ScreenContent {
         let ids: Vec<_> = (0..total).map(|at| format!("t{at}")).collect();
         ScreenContent {
             id: ExperimentId::new("e").unwrap(),
@@ -327,13 +327,13 @@ mod tests {
 
     fn with_head(head: usize, total: usize) -> ScreenContent {
         let trouble = vec!["x"; head.saturating_sub(2)].join("\n");
-        drawing(json!({"id": "e", "state": "RUNNING", "trouble": trouble}), total)
+        screen_content(json!({"id": "e", "state": "RUNNING", "trouble": trouble}), total)
     }
 
     #[test]
     fn a_screen_shows_as_much_as_fits() {
-        let shown = |drawing: &ScreenContent, columns, rows| {
-            drawing.frame(&mut Controls::default(), None, Size { columns, rows })
+        let shown = |content: &ScreenContent, columns, rows| {
+            content.frame(&mut Controls::default(), None, Size { columns, rows })
         };
         for (head, running) in [(3, 0), (14, 2), (40, 200)] {
             for rows in 0..60 {
@@ -368,12 +368,12 @@ mod tests {
 
     #[test]
     fn the_selected_trial_is_visible() {
-        let drawing = drawing(json!({"id": "e", "state": "RUNNING"}), 90);
+        let content = screen_content(json!({"id": "e", "state": "RUNNING"}), 90);
         let mut controls = Controls::default();
         for at in [0, 7, 89, 40] {
             controls.row = Some(at);
             for rows in [8, 12, 60] {
-                let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows });
+                let lines = content.frame(&mut controls, None, Size { columns: 60, rows });
                 let pointed: Vec<_> = lines.iter().filter(|line| line.contains('▸')).collect();
                 let is_it =
                     |line: &String| line.split_whitespace().any(|word| word == format!("t{at}"));
@@ -382,7 +382,7 @@ mod tests {
             }
         }
         controls.row = Some(50);
-        let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows: 20 });
+        let lines = content.frame(&mut controls, None, Size { columns: 60, rows: 20 });
         assert_eq!(lines[18], " … 38 above, 39 below", "{lines:#?}");
     }
 
@@ -393,14 +393,14 @@ mod tests {
             (controls.first, controls.visible) = (first, visible);
             controls
         };
-        let whole = drawing(json!({"id": "e", "state": "RUNNING"}), 90);
-        let drawing = ScreenContent { detailed: 10..30, ..whole };
+        let whole = screen_content(json!({"id": "e", "state": "RUNNING"}), 90);
+        let content = ScreenContent { detailed: 10..30, ..whole };
         for (first, visible, expected) in
             [(10, 20, false), (9, 20, true), (11, 20, true), (0, 5, true), (85, 20, true)]
         {
-            assert_eq!(drawing.lacks_rows(&at(first, visible)), expected, "{first}, {visible}");
+            assert_eq!(content.lacks_rows(&at(first, visible)), expected, "{first}, {visible}");
         }
-        let few = ScreenContent { total: 12, ..drawing };
+        let few = ScreenContent { total: 12, ..content };
         assert!(!few.lacks_rows(&at(10, 40)));
     }
 
@@ -410,11 +410,11 @@ mod tests {
         let pane = Pane::Text { trial: "t3".to_owned(), content: Content::Stdout };
         controls.pane = pane.clone();
         let text = "one\n".repeat(99) + "last\t\u{1b}";
-        let drawing = ScreenContent { text, pane, ..drawing(json!({"id": "e"}), 9) };
-        let lines = drawing.frame(&mut controls, None, Size { columns: 3, rows: 6 });
+        let content = ScreenContent { text, pane, ..screen_content(json!({"id": "e"}), 9) };
+        let lines = content.frame(&mut controls, None, Size { columns: 3, rows: 6 });
         assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
         controls.text.press(crate::cli::terminal::screen::Key::Up);
-        let lines = drawing.frame(&mut controls, None, Size { columns: 60, rows: 6 });
+        let lines = content.frame(&mut controls, None, Size { columns: 60, rows: 6 });
         assert_eq!(lines[0], "stdout of trial t3, 1 line below");
     }
 }
