@@ -152,8 +152,8 @@ pub struct EndedExperiment {
 
 /// Starts a manager for one experiment. If a new experiment cannot start, its folder is removed: the user corrects
 /// the experiment file, and the next experiment has another id.
-pub async fn start(settings: Settings, what: ExperimentStart) -> Result<RunningManager, Error> {
-    let (id, source, is_ours) = match what {
+pub async fn start(settings: Settings, start: ExperimentStart) -> Result<RunningManager, Error> {
+    let (id, source, is_ours) = match start {
         ExperimentStart::New(spec) => (ids::new_experiment_id(), SpecSource::New(spec), true),
         ExperimentStart::NewWithId(id, spec) => {
             let dir = ExperimentDir::new(&settings.data_dir, &id);
@@ -188,7 +188,7 @@ async fn begin(
     let advisers = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
     let (handle, events) = ExperimentHandle::new(EVENT_CAPACITY);
-    let parts = ServerContext {
+    let context = ServerContext {
         settings: &settings,
         id: &id,
         dir: &dir,
@@ -199,7 +199,7 @@ async fn begin(
         secret: &secret,
         checked: checked.as_ref(),
     };
-    let serving = parts.serve(listener).await?;
+    let serving = context.serve(listener).await?;
     let (service, jobs) = serving.start_service(checked, &id, &mut spec, &dir, &secret).await?;
     let StartedServers { server, url, advertised, machine, code, .. } = serving;
     if let Some(change) = change {

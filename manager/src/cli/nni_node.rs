@@ -153,8 +153,8 @@ impl NniSession {
                 sleep(CLIENT_CLOSE_TIME).await;
                 EXIT_BAD_INPUT
             }
-            Ok((Some(what), settings, files)) => {
-                let run = Box::pin(self.run_posted(what, settings, &files, reply, signals));
+            Ok((Some(start), settings, files)) => {
+                let run = Box::pin(self.run_posted(start, settings, &files, reply, signals));
                 let code = run.await;
                 files.close().await;
                 code
@@ -182,7 +182,7 @@ impl NniSession {
         settings.stays_open = true;
         // By NNI's convention, the manager uses the next port for trials on other machines, and only for those.
         settings.port = if *local { 0 } else { port.checked_add(1).unwrap_or(0) };
-        let (what, posted) = match self.arguments.action {
+        let (start, posted) = match self.arguments.action {
             Action::View => (None, None),
             Action::Resume => {
                 (Some(ExperimentStart::Resume(id.to_string(), NewLimits::default())), None)
@@ -198,20 +198,20 @@ impl NniSession {
                 (Some(ExperimentStart::NewWithForeignId(id.clone(), Box::new(spec))), Some(posted))
             }
         };
-        Ok((what, settings, NniFiles::new(&home_dir(), data_dir, id, posted)))
+        Ok((start, settings, NniFiles::new(&home_dir(), data_dir, id, posted)))
     }
 
     /// Starts the experiment's manager and runs it until its end.
     async fn run_posted(
         &self,
-        what: ExperimentStart,
+        start: ExperimentStart,
         settings: Settings,
         files: &NniFiles,
         reply: Reply,
         signals: &mut Signals,
     ) -> u8 {
         let mut reply = Some(reply);
-        let mut starting = Box::pin(app::start(settings, what));
+        let mut starting = Box::pin(app::start(settings, start));
         let started = tokio::select! {
             started = &mut starting => started,
             () = sleep(START_REPLY_TIMEOUT) => {

@@ -44,7 +44,7 @@ pub(super) fn settings(common: Common) -> Settings {
 }
 
 /// Runs or resumes an experiment, serves it afterwards if `keep_serving` is set, and returns the exit code.
-pub(super) async fn run(common: Common, what: ExperimentStart, keep_serving: bool) -> u8 {
+pub(super) async fn run(common: Common, start: ExperimentStart, keep_serving: bool) -> u8 {
     let (output, on_term) = (common.output, common.on_term);
     let settings = Settings { stays_open: keep_serving, ..settings(common) };
     let home = settings.data_dir.clone();
@@ -56,7 +56,7 @@ pub(super) async fn run(common: Common, what: ExperimentStart, keep_serving: boo
             return EXIT_BAD_INPUT;
         }
     };
-    match app::start(settings, what).await {
+    match app::start(settings, start).await {
         Ok(running) => {
             if let Some(url) = app::home_of(&HomeDir::new(&home)).await {
                 // Ignored: standard error may be closed.
