@@ -40,7 +40,7 @@ const MAX_CONCURRENT_LARGE_POSTS: usize = 2;
 #[derive(Clone)]
 struct LegacyState {
     experiment: ExperimentId,
-    reports: LegacyNumbering,
+    numbering: LegacyNumbering,
     memory: BodyMemory,
     large: Arc<Semaphore>,
 }
@@ -55,7 +55,7 @@ struct PendingPost {
 pub fn router(intake: &Intake) -> Router {
     let shared = LegacyState {
         experiment: intake.experiment().clone(),
-        reports: LegacyNumbering::new(intake.clone()),
+        numbering: LegacyNumbering::new(intake.clone()),
         memory: BodyMemory::new(),
         large: Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE_POSTS)),
     };
@@ -117,7 +117,7 @@ async fn version(
             message: line::shortened(&msg.0),
         }]
     };
-    shared.reports.accept(&trial, Lane::Facts, notes).await?;
+    shared.numbering.accept(&trial, Lane::Facts, notes).await?;
     Ok(EMPTY_RESPONSE)
 }
 
@@ -136,10 +136,10 @@ async fn stdout(
         line::LineContent::log(stream, msg.0)
     };
     if !content.facts.is_empty() {
-        shared.reports.accept(&trial, Lane::Facts, content.facts).await?;
+        shared.numbering.accept(&trial, Lane::Facts, content.facts).await?;
     }
     if !content.bulk.is_empty() {
-        shared.reports.accept(&trial, Lane::Bulk, content.bulk).await?;
+        shared.numbering.accept(&trial, Lane::Bulk, content.bulk).await?;
     }
     Ok(EMPTY_RESPONSE)
 }
@@ -154,7 +154,7 @@ async fn update_metrics(
     let trial = shared.trial(&ids)?;
     let (Metrics { metrics }, _held) = shared.read(request).await?;
     let facts = metrics.iter().map(|text| line::read_bare_metric(&trial, &text.0)).collect();
-    shared.reports.accept(&trial, Lane::Facts, facts).await?;
+    shared.numbering.accept(&trial, Lane::Facts, facts).await?;
     Ok(EMPTY_RESPONSE)
 }
 

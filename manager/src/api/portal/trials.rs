@@ -140,28 +140,28 @@ fn filter_parameters(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
     own.into_iter().filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// Renders a table of trials. Each row is a part. With `sorting`, the table can be sorted and selected from.
+/// Renders a table of trials. Each row is a part. With `list`, the table can be sorted and selected from.
 pub(super) fn table(
     known: &KnownParts,
     (trials, goals): (&[&TrialSummary], &Goals),
     now_ms: i64,
-    sorting: Option<&SortableList<'_>>,
+    list: Option<&SortableList<'_>>,
 ) -> Markup {
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
     }
     let (own, own_shown);
-    let (all, shown) = if let Some(sorting) = sorting {
-        (&sorting.columns, &sorting.shown)
+    let (all, shown) = if let Some(list) = list {
+        (&list.columns, &list.shown)
     } else {
         own = columns::available_columns(trials, &[], goals);
         own_shown = columns::shown_columns(&own, None, trials);
         (&own, &own_shown)
     };
-    let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
+    let chosen = list.and_then(|list| list.request.columns.as_deref());
     let more = if chosen.is_none() { columns::hidden_parameters(all) } else { 0 };
-    let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
-        Some(sorting) => sorting.heading(&column.key, &column.name, number_class(column.numeric)),
+    let heading = |column: &Column| match list.filter(|_| column.is_sortable()) {
+        Some(list) => list.heading(&column.key, &column.name, number_class(column.numeric)),
         None => {
             html! { th class=[number_class(column.numeric)] scope="col" { (display::sanitize(&column.name)) } }
         }
@@ -172,15 +172,15 @@ pub(super) fn table(
             table.cards.trials {
                 thead {
                     tr {
-                        @if sorting.is_some() { th scope="col" { span.hidden { "Selected" } input type="checkbox" data-all="trial" aria-label="select all trials on this page" hidden; } }
+                        @if list.is_some() { th scope="col" { span.hidden { "Selected" } input type="checkbox" data-all="trial" aria-label="select all trials on this page" hidden; } }
                         (heading(&sequence))
                         @for column in shown { (heading(column)) }
                     }
                 }
                 tbody {
                     @for trial in trials {
-                        @let host = sorting.and_then(|sorting| sorting.hosts.get(&trial.sequence));
-                        @let row = known.part(row(trial, host.map(String::as_str), shown, now_ms, sorting.is_some()));
+                        @let host = list.and_then(|list| list.hosts.get(&trial.sequence));
+                        @let row = known.part(row(trial, host.map(String::as_str), shown, now_ms, list.is_some()));
                         tr data-part=(row.mark) { (row.content) }
                     }
                 }
@@ -314,14 +314,14 @@ pub(super) async fn list(
     let columns =
         columns::available_columns(&all, &axes(&shared).await?, shared.state.trial_cache.goals());
     let shown = columns::shown_columns(&columns, request.columns.as_deref(), &all);
-    let sorting = SortableList { request: &request, columns, shown, hosts };
+    let list = SortableList { request: &request, columns, shown, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
             (filter_form(&request))
             (selection_actions(&viewer, &link(&request, &[])))
         }
-        (column_form(&sorting))
+        (column_form(&list))
         @if let Some(fault) = &fault { p.problem role="alert" { (display::sentence(&display::sanitize(fault))) } }
         div #list data-live data-change=(snapshot.through) {
             p.hint {
@@ -331,7 +331,7 @@ pub(super) async fn list(
                 ", " a href=(file_link(query, "json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
             }
-            (table(&viewer.known_parts, (&rows, shared.state.trial_cache.goals()), shared.state.clock.now_ms(), Some(&sorting)))
+            (table(&viewer.known_parts, (&rows, shared.state.trial_cache.goals()), shared.state.clock.now_ms(), Some(&list)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
                     @if query.cursor.is_some() { a href=(link(&request, &[])) { "First" } }
@@ -348,8 +348,8 @@ pub(super) async fn list(
 }
 
 /// Renders the form that selects the columns of the table.
-fn column_form(sorting: &SortableList<'_>) -> Markup {
-    let SortableList { request, columns, shown, .. } = sorting;
+fn column_form(list: &SortableList<'_>) -> Markup {
+    let SortableList { request, columns, shown, .. } = list;
     let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
     html! {
         details.columns {

@@ -106,7 +106,7 @@ async fn run(
 ) {
     raise_descriptor_limit();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let addresses = ConnectionCounts::default();
+    let counts = ConnectionCounts::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -127,7 +127,7 @@ async fn run(
             }
             AcceptedConnection::Tcp(stream, peer) => {
                 // One address must not use up the places of all others.
-                let Some(permit) = addresses.admit(peer) else { continue };
+                let Some(permit) = counts.admit(peer) else { continue };
                 connections.spawn(async move {
                     handle_tcp(stream, peer, tls, router, watcher).await;
                     drop((place, permit));
@@ -179,7 +179,7 @@ struct ConnectionCounts(Arc<Mutex<HashMap<IpAddr, usize>>>);
 /// An open connection of an address.
 #[derive(Debug)]
 struct ConnectionPermit {
-    addresses: ConnectionCounts,
+    counts: ConnectionCounts,
     address: IpAddr,
 }
 
@@ -193,13 +193,13 @@ impl ConnectionCounts {
             return None;
         }
         *count += 1;
-        Some(ConnectionPermit { addresses: self.clone(), address })
+        Some(ConnectionPermit { counts: self.clone(), address })
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -419,18 +419,15 @@ mod tests {
     #[test]
     fn the_connections_of_an_address_are_bounded() {
         let peer = |last| Peer([192, 0, 2, last].into());
-        let addresses = ConnectionCounts::default();
+        let counts = ConnectionCounts::default();
         let mut permits: Vec<_> =
-            (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| addresses.admit(peer(1)).unwrap()).collect();
-        assert!(addresses.admit(peer(1)).is_none());
-        assert!(addresses.admit(peer(2)).is_some());
+            (0..MAX_CONNECTIONS_OF_ADDRESS).map(|_| counts.admit(peer(1)).unwrap()).collect();
+        assert!(counts.admit(peer(1)).is_none());
+        assert!(counts.admit(peer(2)).is_some());
         permits.pop();
-        assert!(addresses.admit(peer(1)).is_some(), "the place is free again");
+        assert!(counts.admit(peer(1)).is_some(), "the place is free again");
         drop(permits);
-        assert!(
-            addresses.0.lock().unwrap().is_empty(),
-            "addresses without connections are removed"
-        );
+        assert!(counts.0.lock().unwrap().is_empty(), "addresses without connections are removed");
     }
 
     #[tokio::test]
