@@ -4,50 +4,64 @@ use serde_json::Value;
 
 use super::terminal::cells::{brief, cell, heading};
 use super::terminal::plain_text::counted;
+use super::terminal::table::ColumnFit;
 use crate::view;
 
 /// Returns a trial's parameters as names and values, for a line each.
 pub(super) fn parameters(trial: &Value) -> Vec<(String, String)> {
-    let flat =
-        view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    let flat = view::flatten_parameters(&trial["parameters"]).into_iter();
     flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
 }
 
 /// Returns a trial's parameters as names and short values, for a common line.
 pub(super) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
-    let flat =
-        view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
+    let flat = view::flatten_parameters(&trial["parameters"]).into_iter();
     flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
-/// Returns the parameters with a column, in the order of their first occurrence, and the number of parameters without a
-/// column.
-pub(super) fn parameter_columns<'a>(
-    all: impl Iterator<Item = &'a Value>,
-    most: usize,
-) -> (Vec<String>, usize) {
-    let mut names: Vec<String> = Vec::new();
-    for (name, _) in all.flat_map(view::flatten_parameters) {
-        if !names.contains(&name) {
-            names.push(name);
+/// The columns of a table for the parameters of its trials.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ParameterColumns {
+    names: Vec<String>,
+    /// The number of parameters without a column.
+    omitted: usize,
+}
+
+impl ParameterColumns {
+    /// Returns at most `most` columns for these parameters, in the order of their first occurrence.
+    pub(super) fn new<'a>(all: impl Iterator<Item = &'a Value>, most: usize) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        for (name, _) in all.flat_map(view::flatten_parameters) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
+        let omitted = names.len().saturating_sub(most);
+        names.truncate(most);
+        Self { names, omitted }
     }
-    let more = names.len().saturating_sub(most);
-    names.truncate(most);
-    (names, more)
-}
 
-/// Returns a parameter for a column. Empty if the trial has no parameter of that name.
-pub(super) fn parameter(flat: &[(String, &Value)], name: &str) -> String {
-    let found = flat.iter().find(|(known, _)| known == name);
-    found.map(|(_, value)| brief(value)).unwrap_or_default()
-}
+    /// Returns the headings.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (String, ColumnFit)> {
+        self.names.iter().map(|name| (heading(name), ColumnFit::Optional))
+    }
 
-/// Returns a note on the number of parameters without a column. Empty if there are none.
-pub(super) fn omitted_parameters_note(parameters: usize, whole: &str) -> String {
-    match parameters {
-        0 => String::new(),
-        _ => format!("{}; {whole}\n", counted(parameters, "more parameter")),
+    /// Returns the cells for the parameters of a trial. A cell is empty if the trial has no parameter of that name.
+    pub(super) fn cells(&self, parameters: &Value) -> impl Iterator<Item = String> {
+        let flat = view::flatten_parameters(parameters);
+        self.names.iter().map(move |name| {
+            let found = flat.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| brief(value)).unwrap_or_default()
+        })
+    }
+
+    /// Returns a note on the number of parameters that are not shown. `left_out` columns had no room in the terminal,
+    /// and `whole` names the output with all parameters. Empty if all are shown.
+    pub(super) fn omission_note(&self, left_out: usize, whole: &str) -> String {
+        match self.omitted + left_out {
+            0 => String::new(),
+            count => format!("{}; {whole}\n", counted(count, "more parameter")),
+        }
     }
 }
 
@@ -61,10 +75,10 @@ mod tests {
     fn parameters_of_different_branches_each_have_a_column() {
         let all =
             [json!({"a": 1, "b": 2}), json!({"b": 1, "c": {"_name": "x", "size": 3}}), json!(null)];
-        assert_eq!(
-            parameter_columns(all.iter(), 9),
-            (["a", "b", "c._name", "c.size"].map(str::to_owned).to_vec(), 0)
-        );
-        assert_eq!(parameter_columns(all.iter(), 3).1, 1);
+        let names = ["a", "b", "c._name", "c.size"].map(str::to_owned);
+        let columns =
+            |names: &[String], omitted| ParameterColumns { names: names.to_vec(), omitted };
+        assert_eq!(ParameterColumns::new(all.iter(), 9), columns(&names, 0));
+        assert_eq!(ParameterColumns::new(all.iter(), 3), columns(&names[..3], 1));
     }
 }

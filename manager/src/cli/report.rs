@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
-use super::parameter_cells::{omitted_parameters_note, parameter, parameter_columns};
+use super::parameter_cells::ParameterColumns;
 use super::selection::{Error, Format};
 use super::terminal::cells::{brief, cell, duration, heading};
 use super::terminal::output::{text_style, write_stdout};
@@ -209,9 +209,9 @@ impl Summary {
         if self.goals.has_several_objectives() && !ranked.is_empty() {
             lines.extend(self.front_lines());
         } else if let Some((row, result, _)) = ranked.first() {
-            let (table, left) = best_trials_table(&ranked, self.repeats, style);
+            let (table, note) = best_trials_table(&ranked, self.repeats, style);
             lines.push(table.trim_end().to_owned());
-            lines.push(omitted_parameters_note(left, "`--output json` shows all"));
+            lines.push(note);
             if ranked.len() > MAX_TABLE_TRIALS {
                 lines
                     .push(format!("the best {MAX_TABLE_TRIALS} of {} with a result", ranked.len()));
@@ -323,22 +323,21 @@ fn reporting_hint(objective: Option<&str>, reported: &BTreeSet<String>) -> Strin
     }
 }
 
-/// Returns the table of the best trials, and the number of parameters without a column.
+/// Returns the table of the best trials, and a note on the parameters without a column.
 fn best_trials_table(
     ranked: &[(&TrialRow, &TrialResult, f64)],
     repeats: u64,
     style: TextStyle,
-) -> (String, usize) {
+) -> (String, String) {
     let best = &ranked[..ranked.len().min(MAX_TABLE_TRIALS)];
-    let (names, left) =
-        parameter_columns(best.iter().map(|(row, ..)| &row.parameters), MAX_PARAMETER_COLUMNS);
+    let parameters =
+        ParameterColumns::new(best.iter().map(|(row, ..)| &row.parameters), MAX_PARAMETER_COLUMNS);
     let metrics = best.iter().filter_map(|(_, result, _)| result.name.clone());
     let counts = if repeats > 1 { "mean".to_owned() } else { result_name(metrics) };
     let fixed = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
     let fixed = fixed.into_iter().map(|(name, fit)| (name.to_owned(), fit));
     let fixed = fixed.chain([(counts, ColumnFit::Number), ("time".to_owned(), ColumnFit::Number)]);
-    let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
-    let mut table = Columns::new(fixed.chain(parameters));
+    let mut table = Columns::new(fixed.chain(parameters.heads()));
     for (row, result, number) in best {
         let metric = result.name.as_deref().unwrap_or_default();
         let last = result.last.as_ref().map(|value| counting_value(value.as_json(), metric));
@@ -346,12 +345,10 @@ fn best_trials_table(
         let last = if repeats > 1 { brief(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];
-        let flat = view::flatten_parameters(&row.parameters);
-        let values = names.iter().map(|name| parameter(&flat, name));
-        table.push(fixed.into_iter().chain(values).collect());
+        table.push(fixed.into_iter().chain(parameters.cells(&row.parameters)).collect());
     }
     let (text, left_out) = table.render(style);
-    (text, left + left_out)
+    (text, parameters.omission_note(left_out, "`--output json` shows all"))
 }
 
 fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::parameter_cells::{parameter, parameter_columns};
-use crate::cli::terminal::cells::{bytes, cut, heading, member_text, shorten};
+use crate::cli::parameter_cells::ParameterColumns;
+use crate::cli::terminal::cells::{bytes, cut, member_text, shorten};
 use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
 use crate::cli::terminal::table::{ColumnFit, Columns};
 use crate::cli::terminal::text_style::TextStyle;
@@ -156,16 +156,18 @@ fn clock(ms: u64) -> String {
 
 /// Renders the list. The least important columns, which are the rightmost, are left out first.
 pub(super) fn render(rows: &[ListedTrial], style: TextStyle) -> String {
-    let fits = |detail: &RowDetail| columns(rows, *detail, &[]).render(style).1 == 0;
+    let fits = |detail: &RowDetail| {
+        columns(rows, *detail, &ParameterColumns::default()).render(style).1 == 0
+    };
     let detail =
         DETAIL_LEVELS.into_iter().find(fits).unwrap_or(DETAIL_LEVELS[DETAIL_LEVELS.len() - 1]);
-    let parameters = rows.iter().filter_map(|row| row.trial.get("parameters"));
-    let (names, _) = parameter_columns(parameters, MAX_PARAMETER_COLUMNS);
-    columns(rows, detail, &names).render(style).0
+    let parameters = rows.iter().map(|row| &row.trial["parameters"]);
+    let parameters = ParameterColumns::new(parameters, MAX_PARAMETER_COLUMNS);
+    columns(rows, detail, &parameters).render(style).0
 }
 
 /// Returns the table in this detail, with columns for these parameters.
-fn columns(rows: &[ListedTrial], detail: RowDetail, names: &[String]) -> Columns {
+fn columns(rows: &[ListedTrial], detail: RowDetail, parameters: &ParameterColumns) -> Columns {
     let all_run = rows.iter().all(|row| row.state() == JobState::Running);
     let heads = [("trial", ColumnFit::Number), ("id", ColumnFit::Text)];
     let state = (!all_run).then_some(("state", ColumnFit::State));
@@ -180,11 +182,10 @@ fn columns(rows: &[ListedTrial], detail: RowDetail, names: &[String]) -> Columns
     ];
     let heads = heads.into_iter().chain(state).chain([result]).chain(rest);
     let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
-    let parameters =
-        names.iter().map(|name| (shorten(&heading(name), MAX_NAME_WIDTH), ColumnFit::Optional));
-    let mut columns = Columns::new(heads.chain(parameters));
+    let parameter_heads =
+        parameters.heads().map(|(name, fit)| (shorten(&name, MAX_NAME_WIDTH), fit));
+    let mut columns = Columns::new(heads.chain(parameter_heads));
     for row in rows {
-        let flat = view::flatten_parameters(row.trial.get("parameters").unwrap_or(&Value::Null));
         let own = [member_text(&row.trial, "sequence"), row.id()];
         let state = (!all_run).then(|| trial_state(row.state()).to_owned());
         let rest = [
@@ -196,7 +197,7 @@ fn columns(rows: &[ListedTrial], detail: RowDetail, names: &[String]) -> Columns
             row.memory(detail),
             shorten(&trial_place(&row.trial), MAX_NAME_WIDTH),
         ];
-        let values = names.iter().map(|name| parameter(&flat, name));
+        let values = parameters.cells(&row.trial["parameters"]);
         columns.push(own.into_iter().chain(state).chain(rest).chain(values).collect());
     }
     columns

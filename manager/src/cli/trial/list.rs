@@ -5,15 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use crate::cli::parameter_cells::{omitted_parameters_note, parameter, parameter_columns};
-use crate::cli::terminal::cells::{brief, heading, member_text};
+use crate::cli::parameter_cells::ParameterColumns;
+use crate::cli::terminal::cells::{brief, member_text};
 use crate::cli::terminal::description::PAGE_MEMBER;
 use crate::cli::terminal::table::{ColumnFit, Columns};
 use crate::cli::terminal::text_style::TextStyle;
 use crate::cli::trial_cells::{
     result_name, result_text, short_heading, trial_duration, trial_place,
 };
-use crate::view;
 
 /// The maximum number of parameters with a column.
 const MAX_PARAMETER_COLUMNS: usize = 6;
@@ -23,10 +22,8 @@ const MAX_OTHER_RESULTS: usize = 4;
 /// Returns a list of trials.
 pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
-    let (names, left) = parameter_columns(
-        all.iter().filter_map(|trial| trial.get("parameters")),
-        MAX_PARAMETER_COLUMNS,
-    );
+    let parameters =
+        ParameterColumns::new(all.iter().map(|trial| &trial["parameters"]), MAX_PARAMETER_COLUMNS);
     // The reason of a failure is more important to the user than the numbers, so it is on their left.
     let has_reasons = all.iter().any(|trial| !member_text(trial, "message").is_empty());
     let heads =
@@ -44,10 +41,8 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         heads.chain(others.iter().map(|name| (short_heading(name), ColumnFit::OptionalNumber)));
     let heads = heads.chain(numbers.into_iter().map(owned));
     let heads = heads.chain(has_places.then_some(("where", ColumnFit::Optional)).map(owned));
-    let parameters = names.iter().map(|name| (heading(name), ColumnFit::Optional));
-    let mut columns = Columns::new(heads.chain(parameters));
+    let mut columns = Columns::new(heads.chain(parameters.heads()));
     for trial in all {
-        let flat = view::flatten_parameters(trial.get("parameters").unwrap_or(&Value::Null));
         let own = ["sequence", "id", "state"].into_iter().map(|name| member_text(trial, name));
         let why = has_reasons.then(|| member_text(trial, "message"));
         let metric = member_text(trial, "metric");
@@ -57,13 +52,13 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         let results = [result_text(trial, "final", &metric)].into_iter();
         let results = results.chain(others.iter().map(member));
         let results = results.chain([result_text(trial, "latest", &metric)]);
-        let values = names.iter().map(|name| parameter(&flat, name));
         let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
-        let row = row.chain(has_places.then(|| trial_place(trial))).chain(values);
+        let row = row.chain(has_places.then(|| trial_place(trial)));
+        let row = row.chain(parameters.cells(&trial["parameters"]));
         columns.push_linked(row.collect(), member_text(trial, PAGE_MEMBER));
     }
     let (text, left_out) = columns.render(style);
-    text + &omitted_parameters_note(left + left_out, "`trial show` and `-o json` show all")
+    text + &parameters.omission_note(left_out, "`trial show` and `-o json` show all")
 }
 
 /// Returns the names of the other numbers of results that are objects, such as further objectives.
