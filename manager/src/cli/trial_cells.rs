@@ -57,7 +57,7 @@ pub(super) fn trial_place(trial: &Value) -> String {
 
 /// Returns the name of one of several training services.
 pub(super) fn part_name(part: &Value) -> String {
-    format!("[{}] {}", member_text(part, "index"), printable(&member_text(part, "platform")))
+    format!("[{}] {}", member_text(part, "index"), member_text(part, "platform"))
 }
 
 /// Returns a short description of a version of the code.

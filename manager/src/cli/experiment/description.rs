@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::cli::parameter_cells::parameters;
 use crate::cli::terminal::cells::{cell, list_items, member_text, moment};
-use crate::cli::terminal::description::{PAGE_MEMBER, linked_id, name_values, state, wrapped};
+use crate::cli::terminal::description::{
+    LABEL_WIDTH, PAGE_MEMBER, linked_id, name_values, state, wrapped,
+};
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::text_style::TextStyle;
 use crate::cli::trial_cells::{code, estimate, part_name};
@@ -12,8 +14,6 @@ use crate::view;
 
 /// Returns the description of an experiment.
 pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
-    // The width of the longest label and the gap after it.
-    const LABEL_WIDTH: usize = 15;
     let counts = |name: &str| {
         let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
         let counts: Vec<_> =
@@ -53,23 +53,19 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     ];
     let after = [
         ("objectives", objectives(one)),
-        (
-            "Pareto front",
-            list_items(one, "pareto")
-                .map(|trial| front_trial(one, trial, style))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        ),
-        (
-            "services",
-            list_items(one, "training_services").map(service_part).collect::<Vec<_>>().join("\n"),
-        ),
-        ("code", list_items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
+        ("Pareto front", lines(one, "pareto", |trial| front_trial(one, trial, style))),
+        ("services", lines(one, "training_services", service_part)),
+        ("code", lines(one, "code", code)),
         ("difference", wrapped(one, "code_difference", style, LABEL_WIDTH)),
         ("packages", member_text(one, "packages_file")),
     ];
     let named = |(name, value): (&str, String)| (name.to_owned(), value);
     name_values(before.into_iter().map(named).chain(parameters).chain(after.into_iter().map(named)))
+}
+
+/// Returns a line for each item of a list.
+fn lines(of: &Value, name: &str, describe: impl Fn(&Value) -> String) -> String {
+    list_items(of, name).map(describe).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the id of a trial as a hyperlink to its page, if the page of its experiment is known.
@@ -82,11 +78,7 @@ fn linked_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
 /// Returns the objectives and their directions, if there are several.
 fn objectives(one: &Value) -> String {
     let parts = list_items(one, "objectives").map(|objective| {
-        format!(
-            "{} {}",
-            member_text(objective, "direction"),
-            printable(&member_text(objective, "metric"))
-        )
+        format!("{} {}", member_text(objective, "direction"), member_text(objective, "metric"))
     });
     parts.collect::<Vec<_>>().join(", ")
 }
@@ -96,7 +88,7 @@ fn front_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
     let values = list_items(one, "objectives").map(|objective| {
         let metric = member_text(objective, "metric");
         let value = trial.get("final").and_then(|last| last.get(&metric)).map(cell);
-        format!("{} {}", printable(&metric), value.unwrap_or_default())
+        format!("{metric} {}", value.unwrap_or_default())
     });
     let values = values.collect::<Vec<_>>().join(", ");
     let id = linked_trial(one, trial, style);
@@ -105,8 +97,7 @@ fn front_trial(one: &Value, trial: &Value, style: TextStyle) -> String {
 
 /// Returns the metric that counts, its direction, and any warning about them.
 fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
-    let named = [member_text(one, "objective"), member_text(one, "chosen_objective")];
-    let [named, chosen] = named.map(|name| printable(&name));
+    let (named, chosen) = (member_text(one, "objective"), member_text(one, "chosen_objective"));
     let metric = match (named.is_empty(), chosen.is_empty()) {
         (false, _) => named,
         (true, false) => format!(

@@ -44,7 +44,7 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
     let run = run.then_some(("address", ColumnFit::Text));
     let trouble = troubled.then_some(("trouble", ColumnFit::Sentence));
     let heads = heads.into_iter().chain(run).chain(trouble);
-    let mut columns = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+    let mut columns = Columns::new(heads);
     for one in all {
         columns.push_linked(row(one), member_text(one, "url"));
     }

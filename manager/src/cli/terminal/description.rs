@@ -9,10 +9,15 @@ use super::text_style::TextStyle;
 
 /// The member of a trial or an experiment with the address of its page, if known.
 pub(in crate::cli) const PAGE_MEMBER: &str = "page";
+/// The width of the longest label of a trial or an experiment, and the gap after it.
+pub(in crate::cli) const LABEL_WIDTH: usize = 15;
 
 /// Returns lines of names and values. A value may have several lines; a name without a value is left out.
-pub(in crate::cli) fn name_values(pairs: impl Iterator<Item = (String, String)>) -> String {
-    let pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
+pub(in crate::cli) fn name_values(
+    pairs: impl IntoIterator<Item = (impl Into<String>, String)>,
+) -> String {
+    let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+    let pairs: Vec<(String, String)> = pairs.map(|(name, value)| (name.into(), value)).collect();
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     pairs.into_iter().fold(String::new(), |mut text, (name, value)| {
         let value = value.replace('\n', &format!("\n{:width$}  ", ""));

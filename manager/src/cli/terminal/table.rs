@@ -44,8 +44,11 @@ pub(in crate::cli) struct Columns {
 
 impl Columns {
     /// Creates a table without rows. Headings and cells must contain only printable characters.
-    pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, ColumnFit)>) -> Self {
-        Self { heads: heads.into_iter().collect(), rows: Vec::new(), pages: Vec::new() }
+    pub(in crate::cli) fn new(
+        heads: impl IntoIterator<Item = (impl Into<String>, ColumnFit)>,
+    ) -> Self {
+        let heads = heads.into_iter().map(|(name, fit)| (name.into(), fit));
+        Self { heads: heads.collect(), rows: Vec::new(), pages: Vec::new() }
     }
 
     /// Adds a row with one cell for each heading. A cell may have several lines.
@@ -176,7 +179,7 @@ pub(in crate::cli) fn table(
     rows: impl Iterator<Item = Vec<String>>,
     style: TextStyle,
 ) -> String {
-    let mut columns = Columns::new(heads.into_iter().map(|(name, fit)| (name.to_owned(), fit)));
+    let mut columns = Columns::new(heads);
     rows.for_each(|row| columns.push(row));
     columns.render(style).0
 }
@@ -195,7 +198,7 @@ mod tests {
             ("lr", ColumnFit::Optional),
             ("act", ColumnFit::Optional),
         ];
-        let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+        let mut table = Columns::new(heads);
         table.push(
             ["3", "FAILED", "the trial exited with code 3 and said nothing", "0.1", "relu"]
                 .map(str::to_owned)
@@ -248,7 +251,7 @@ mod tests {
         #[test]
         fn a_table_fits_the_width_and_keeps_every_word(width in 40usize..200, why in "[a-zé漢]{1,9}( [a-z]{1,9}){0,30}") {
             let heads = [("id", ColumnFit::Text), ("why", ColumnFit::Sentence), ("x", ColumnFit::Optional)];
-            let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+            let mut table = Columns::new(heads);
             table.push(vec!["abc".to_owned(), why.clone(), "1".to_owned()]);
             let (text, _) = table.render(TextStyle { width: Some(width), colours: false, links: false });
             prop_assert!(text.lines().all(|line| line.width() <= width), "{text}");
@@ -260,10 +263,7 @@ mod tests {
     #[test]
     fn an_id_links_to_its_page_if_the_terminal_supports_links() {
         let shown = |page: &str, links: bool| {
-            let mut table = Columns::new([
-                ("id".to_owned(), ColumnFit::Link),
-                ("n".to_owned(), ColumnFit::Number),
-            ]);
+            let mut table = Columns::new([("id", ColumnFit::Link), ("n", ColumnFit::Number)]);
             table.push_linked(vec!["abc".to_owned(), "7".to_owned()], page.to_owned());
             let (text, _) = table.render(TextStyle { links, ..TextStyle::default() });
             text.lines().last().unwrap().to_owned()

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::cli::parameter_cells::parameters;
 use crate::cli::terminal::cells::{list_items, member_text, moment, printable_lines};
-use crate::cli::terminal::description::{linked_id, name_values, state, wrapped};
+use crate::cli::terminal::description::{LABEL_WIDTH, linked_id, name_values, state, wrapped};
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::text_style::TextStyle;
 use crate::cli::trial_cells::{code, estimate, part_name, trial_duration};
@@ -12,8 +12,6 @@ use crate::view;
 
 /// Returns the description of a trial.
 pub(super) fn trial(one: &Value, style: TextStyle) -> String {
-    // The width of the longest label and the gap after it.
-    const LABEL_WIDTH: usize = 15;
     let command = list_items(one, "command").filter_map(Value::as_str).map(str::to_owned);
     let command = view::command_line(&command.collect::<Vec<_>>());
     let own = [

@@ -23,7 +23,7 @@ pub(in crate::cli) fn explanation(one: &Value, style: TextStyle) -> String {
         ("why", wrapped(one, "message", style, VERDICT_INDENT)),
         ("violates", violations.collect::<Vec<_>>().join("\n")),
     ];
-    let mut shown = name_values(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let mut shown = name_values(own);
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
         // The verdict's message is shown only if it differs from the trial's message above.
         let own_message = verdict.get("message") != one.get("message");
