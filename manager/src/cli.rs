@@ -31,7 +31,6 @@ mod limits;
 mod man;
 mod nni_node;
 mod open;
-mod parameter_cells;
 mod report;
 mod run;
 mod selection;
@@ -40,7 +39,6 @@ mod suggest;
 mod terminal;
 mod top;
 mod trial;
-mod trial_cells;
 mod upkeep;
 mod variables;
 

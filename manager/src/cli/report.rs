@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
-use super::parameter_cells::ParameterColumns;
 use super::selection::{Error, Format};
 use super::terminal::cells::{brief, cell, duration, heading};
 use super::terminal::output::{text_style, write_stdout};
+use super::terminal::parameter_cells::ParameterColumns;
 use super::terminal::plain_text::{counted, printable};
 use super::terminal::table::{ColumnFit, Columns};
 use super::terminal::text_style::TextStyle;
-use super::trial_cells::{self, counting_value, result_name};
+use super::terminal::trial_cells::{self, counting_value, result_name};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;

@@ -3,6 +3,7 @@
 pub(super) mod cells;
 pub(super) mod description;
 pub(super) mod output;
+pub(super) mod parameter_cells;
 pub(super) mod plain_text;
 pub(super) mod progress;
 pub(super) mod screen;
@@ -10,3 +11,4 @@ pub(super) mod signals;
 pub(super) mod sparkline;
 pub(super) mod table;
 pub(super) mod text_style;
+pub(super) mod trial_cells;

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::cli::parameter_cells::parameters;
 use crate::cli::terminal::cells::{cell, list_items, member_text, moment};
 use crate::cli::terminal::description::{
     LABEL_WIDTH, PAGE_MEMBER, linked_id, name_values, state, wrapped,
 };
+use crate::cli::terminal::parameter_cells::parameters;
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::text_style::TextStyle;
-use crate::cli::trial_cells::{code, estimate, part_name};
+use crate::cli::terminal::trial_cells::{code, estimate, part_name};
 use crate::view;
 
 /// Returns the description of an experiment.

@@ -4,12 +4,12 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cli::parameter_cells::parameter_cells;
 use crate::cli::terminal::cells::{heading, member_text, shorten};
+use crate::cli::terminal::parameter_cells::parameter_cells;
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::sparkline::{bar, sparkline};
 use crate::cli::terminal::text_style::TextStyle;
-use crate::cli::trial_cells::{estimate, result_text};
+use crate::cli::terminal::trial_cells::{estimate, result_text};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::parameter_cells::ParameterColumns;
 use crate::cli::terminal::cells::{bytes, cut, member_text, shorten};
+use crate::cli::terminal::parameter_cells::ParameterColumns;
 use crate::cli::terminal::sparkline::{MAX_SPARKLINE_CHARS, bar, sparkline};
 use crate::cli::terminal::table::{ColumnFit, Columns};
 use crate::cli::terminal::text_style::TextStyle;
-use crate::cli::trial_cells::{result_text, trial_place};
+use crate::cli::terminal::trial_cells::{result_text, trial_place};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::curve::points_of;

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::cli::parameter_cells::parameters;
 use crate::cli::terminal::cells::{list_items, member_text, moment, printable_lines};
 use crate::cli::terminal::description::{LABEL_WIDTH, linked_id, name_values, state, wrapped};
+use crate::cli::terminal::parameter_cells::parameters;
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::text_style::TextStyle;
-use crate::cli::trial_cells::{code, estimate, part_name, trial_duration};
+use crate::cli::terminal::trial_cells::{code, estimate, part_name, trial_duration};
 use crate::view;
 
 /// Returns the description of a trial.

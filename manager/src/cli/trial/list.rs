@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use crate::cli::parameter_cells::ParameterColumns;
 use crate::cli::terminal::cells::{brief, member_text};
 use crate::cli::terminal::description::PAGE_MEMBER;
+use crate::cli::terminal::parameter_cells::ParameterColumns;
 use crate::cli::terminal::table::{ColumnFit, Columns};
 use crate::cli::terminal::text_style::TextStyle;
-use crate::cli::trial_cells::{
+use crate::cli::terminal::trial_cells::{
     result_name, result_text, short_heading, trial_duration, trial_place,
 };
 

@@ -2,26 +2,26 @@
 
 use serde_json::Value;
 
-use super::terminal::cells::{brief, cell, heading};
-use super::terminal::plain_text::counted;
-use super::terminal::table::ColumnFit;
+use super::cells::{brief, cell, heading};
+use super::plain_text::counted;
+use super::table::ColumnFit;
 use crate::view;
 
 /// Returns a trial's parameters as names and values, for a line each.
-pub(super) fn parameters(trial: &Value) -> Vec<(String, String)> {
+pub(in crate::cli) fn parameters(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flatten_parameters(&trial["parameters"]).into_iter();
     flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
 }
 
 /// Returns a trial's parameters as names and short values, for a common line.
-pub(super) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
+pub(in crate::cli) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flatten_parameters(&trial["parameters"]).into_iter();
     flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
 /// The columns of a table for the parameters of its trials.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ParameterColumns {
+pub(in crate::cli) struct ParameterColumns {
     names: Vec<String>,
     /// The number of parameters without a column.
     omitted: usize,
@@ -29,7 +29,7 @@ pub(super) struct ParameterColumns {
 
 impl ParameterColumns {
     /// Returns at most `most` columns for these parameters, in the order of their first occurrence.
-    pub(super) fn new<'a>(all: impl Iterator<Item = &'a Value>, most: usize) -> Self {
+    pub(in crate::cli) fn new<'a>(all: impl Iterator<Item = &'a Value>, most: usize) -> Self {
         let mut names: Vec<String> = Vec::new();
         for (name, _) in all.flat_map(view::flatten_parameters) {
             if !names.contains(&name) {
@@ -42,12 +42,12 @@ impl ParameterColumns {
     }
 
     /// Returns the headings.
-    pub(super) fn heads(&self) -> impl Iterator<Item = (String, ColumnFit)> {
+    pub(in crate::cli) fn heads(&self) -> impl Iterator<Item = (String, ColumnFit)> {
         self.names.iter().map(|name| (heading(name), ColumnFit::Optional))
     }
 
     /// Returns the cells for the parameters of a trial. A cell is empty if the trial has no parameter of that name.
-    pub(super) fn cells(&self, parameters: &Value) -> impl Iterator<Item = String> {
+    pub(in crate::cli) fn cells(&self, parameters: &Value) -> impl Iterator<Item = String> {
         let flat = view::flatten_parameters(parameters);
         self.names.iter().map(move |name| {
             let found = flat.iter().find(|(known, _)| known == name);
@@ -57,7 +57,7 @@ impl ParameterColumns {
 
     /// Returns a note on the number of parameters that are not shown. `left_out` columns had no room in the terminal,
     /// and `whole` names the output with all parameters. Empty if all are shown.
-    pub(super) fn omission_note(&self, left_out: usize, whole: &str) -> String {
+    pub(in crate::cli) fn omission_note(&self, left_out: usize, whole: &str) -> String {
         match self.omitted + left_out {
             0 => String::new(),
             count => format!("{}; {whole}\n", counted(count, "more parameter")),

@@ -3,38 +3,38 @@
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use super::terminal::cells::{brief, brief_text, duration, heading, member_text, shorten};
-use super::terminal::plain_text::printable;
+use super::cells::{brief, brief_text, duration, heading, member_text, shorten};
+use super::plain_text::printable;
 use crate::view;
 
 /// The maximum width of the name of a metric at the head of a column.
 const HEADING_WIDTH: usize = 24;
 
 /// Returns the heading of the results: the name of their metric, or `final` if trials report none by name.
-pub(super) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
+pub(in crate::cli) fn result_name(mut metrics: impl Iterator<Item = String>) -> String {
     let name = metrics.find(|name| !name.is_empty() && name != OBJECTIVE);
     name.map_or_else(|| "final".to_owned(), |name| short_heading(&name))
 }
 
 /// Returns a name for the head of a column.
-pub(super) fn short_heading(name: &str) -> String {
+pub(in crate::cli) fn short_heading(name: &str) -> String {
     shorten(&heading(name), HEADING_WIDTH)
 }
 
 /// Returns a trial's result for a column. Of an object, it is the member `metric`, or else the one that counts.
-pub(super) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
+pub(in crate::cli) fn result_text(trial: &Value, name: &str, metric: &str) -> String {
     let Some(value) = trial.get(name) else { return String::new() };
     counting_value(value, metric)
 }
 
 /// Returns a result for a column. Of an object, it is the member `metric`, or else the one that counts.
-pub(super) fn counting_value(result: &Value, metric: &str) -> String {
+pub(in crate::cli) fn counting_value(result: &Value, metric: &str) -> String {
     let member = result.get(metric).or_else(|| result.get(OBJECTIVE));
     brief(member.unwrap_or(result))
 }
 
 /// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.
-pub(super) fn estimate(trial: &Value) -> Option<String> {
+pub(in crate::cli) fn estimate(trial: &Value) -> Option<String> {
     let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
     let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
     let (mean, within) = (brief_text(estimate, "mean"), within.unwrap_or_default());
@@ -42,13 +42,13 @@ pub(super) fn estimate(trial: &Value) -> Option<String> {
 }
 
 /// Returns the duration of a trial's current attempt.
-pub(super) fn trial_duration(trial: &Value) -> String {
+pub(in crate::cli) fn trial_duration(trial: &Value) -> String {
     let at = |name: &str| trial.get(name).and_then(Value::as_i64);
     duration(at("started_at_ms"), at("ended_at_ms"))
 }
 
 /// Returns the place of a trial: its machine, after the index of its training service if there are several services.
-pub(super) fn trial_place(trial: &Value) -> String {
+pub(in crate::cli) fn trial_place(trial: &Value) -> String {
     let part =
         trial.get("training_service").map(|part| format!("[{}]", member_text(part, "index")));
     let host = Some(member_text(trial, "host")).filter(|host| !host.is_empty());
@@ -56,12 +56,12 @@ pub(super) fn trial_place(trial: &Value) -> String {
 }
 
 /// Returns the name of one of several training services.
-pub(super) fn part_name(part: &Value) -> String {
+pub(in crate::cli) fn part_name(part: &Value) -> String {
     format!("[{}] {}", member_text(part, "index"), member_text(part, "platform"))
 }
 
 /// Returns a short description of a version of the code.
-pub(super) fn code(version: &Value) -> String {
+pub(in crate::cli) fn code(version: &Value) -> String {
     let known = serde_json::from_value(version.clone()).ok();
     let brief = known.map(|version| printable(&view::code::brief(&version))).unwrap_or_default();
     match version.get("trials").and_then(Value::as_str) {
