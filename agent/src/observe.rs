@@ -20,6 +20,7 @@ use crate::observe::sample::process::ProcessReader;
 use crate::output::log_lines::{Secrets, last_lines};
 use crate::output::{PumpEvent, SharedTail};
 use crate::trial::reap::Reaper;
+use crate::util::numbers::to_millis;
 use crate::verdict::Observations;
 
 mod amd_gpus;
@@ -140,8 +141,7 @@ impl Observer {
     /// Returns the idle time of each GPU, in milliseconds.
     pub fn gpu_idle_ms(&self) -> BTreeMap<String, u64> {
         let idle = self.detectors.gpu_idle_total().into_iter();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        idle.map(|(gpu, time)| (gpu, millis(time))).filter(|(_, time)| *time > 0).collect()
+        idle.map(|(gpu, time)| (gpu, to_millis(time))).filter(|(_, time)| *time > 0).collect()
     }
 
     /// Reads the values for comparison at the trial's end, once. The trial may already be running, but its use is still
@@ -239,16 +239,13 @@ impl Observer {
     /// Returns the observations after a trial that printed nothing and succeeded. The control group is not read in this
     /// case.
     pub fn observations_of_fast_success(&self) -> Observations {
-        let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Observations { duration_ms: Some(millis), ..Observations::default() }
+        Observations { duration_ms: Some(to_millis(self.elapsed())), ..Observations::default() }
     }
 
     /// Returns all observations except the trial's exit.
     pub fn observations(&self) -> Observations {
         Observations {
-            duration_ms: Some(
-                u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            ),
+            duration_ms: Some(to_millis(self.elapsed())),
             stdout_tail: self.masked_tail(&self.stdout),
             stderr_tail: self.masked_tail(&self.stderr),
             cgroup_before: self.cgroup_before.clone(),

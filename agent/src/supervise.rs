@@ -36,6 +36,7 @@ use crate::trial::reap::Reaper;
 use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, signal_byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{LostGuard, Trial, reexec};
+use crate::util::numbers::to_millis;
 use crate::verdict::{Observations, Stop, StopBy, conclude};
 
 pub use intake::Intake;
@@ -337,11 +338,10 @@ impl Supervisor {
         if state.ending.stop.is_some() || state.ending.status.is_some() {
             return None;
         }
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         state.record_stop(match self.intake.observer().reason_to_stop()? {
-            Alarm::Stalled { silent, .. } => StopBy::Stalled(millis(silent)),
-            Alarm::GpuIdle { idle, .. } => StopBy::GpuIdle(millis(idle)),
-            Alarm::GpuHang { hung, .. } => StopBy::GpuHang(millis(hung)),
+            Alarm::Stalled { silent, .. } => StopBy::Stalled(to_millis(silent)),
+            Alarm::GpuIdle { idle, .. } => StopBy::GpuIdle(to_millis(idle)),
+            Alarm::GpuHang { hung, .. } => StopBy::GpuHang(to_millis(hung)),
         });
         Some(Event::StopRequested { grace: self.grace })
     }

@@ -1,4 +1,4 @@
-//! Small tools that do not depend on trials: time, pauses, errors, messages, archives.
+//! Small tools that do not depend on trials: time, pauses, errors, messages, numbers, archives.
 
 pub mod backoff;
 pub mod clock;
@@ -7,4 +7,5 @@ pub mod faults;
 pub mod gzip;
 pub mod last_bytes;
 pub mod log;
+pub mod numbers;
 pub mod tar;

@@ -17,6 +17,7 @@
 mod event;
 
 use super::{CollectedMetric, EXCERPT_BYTES, Finding, MAX_LINE_BYTES, MAX_NAME_BYTES, Source};
+use crate::util::numbers::to_u64;
 
 /// The length and its checksum.
 const HEADER_BYTES: usize = 12;
@@ -181,10 +182,6 @@ fn metric(scalar: &event::Scalar<'_>) -> Option<CollectedMetric> {
 /// recognised as a record.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn to_u64(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, Finding, Source};
+use crate::util::numbers::to_u64;
 
 /// The length of `ME` and six digits.
 const HEADER_BYTES: usize = 8;
@@ -88,7 +89,7 @@ impl MetricFileReader {
         let corrupt = self.corrupt.get_or_insert(CorruptBytes { head: Vec::new(), length: 0 });
         let room = EXCERPT_BYTES - corrupt.head.len();
         corrupt.head.extend_from_slice(&self.carry[at..at + length.min(room)]);
-        corrupt.length = corrupt.length.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+        corrupt.length = corrupt.length.saturating_add(to_u64(length));
     }
 
     fn report_corrupt(&mut self, found: &mut Vec<Finding>) {

@@ -18,6 +18,7 @@ use trial_protocol::Stream;
 use crate::collect::{
     CollectSpec, EventFileReader, Finding, MetricFileReader, Source, StreamScanner,
 };
+use crate::util::numbers::to_u64;
 
 mod tags;
 
@@ -127,7 +128,7 @@ impl FileTail {
         file.seek(SeekFrom::Start(self.offset))?;
         let read = file.take(PORTION_BYTES).read_to_end(buffer)?;
         self.store_last_bytes(buffer);
-        self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        self.offset = self.offset.saturating_add(to_u64(read));
         Ok(TailProgress { replaced, more: self.offset < metadata.len() })
     }
 }

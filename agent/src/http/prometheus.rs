@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 use trial_protocol::{GpuSample, Sample};
 
+use crate::util::numbers::to_f64;
+
 /// The media type of the page.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -190,15 +192,6 @@ const DCGM_FIELDS: [(&str, &str, GpuField); 9] = [
 
 fn to_mib(bytes: u64) -> f64 {
     to_f64(bytes) / f64::from(1 << 20)
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "plots need no more than 53 bits"
-)]
-fn to_f64(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use trial_protocol::{Stream, Verdict};
 
 use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace_file};
+use crate::util::numbers::to_u64;
 use crate::verdict::termination_message;
 
 mod rotating_file;
@@ -113,7 +114,7 @@ impl Capture {
         while state.queued[stream_index(stream)].len() + bytes.len() > MAX_QUEUED_BYTES {
             let left = DISK_TIMEOUT.saturating_sub(state.pump_wait);
             if left.is_zero() {
-                state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                state.outcome.shed_bytes += to_u64(bytes.len());
                 return;
             }
             let before = Instant::now();
@@ -165,8 +166,7 @@ impl Capture {
                 let queued: usize = state.queued.iter().map(Vec::len).sum();
                 let error = "the disk does not respond".to_owned();
                 CaptureOutcome {
-                    shed_bytes: state.outcome.shed_bytes
-                        + u64::try_from(queued).unwrap_or(u64::MAX),
+                    shed_bytes: state.outcome.shed_bytes + to_u64(queued),
                     error: Some(state.outcome.error.clone().unwrap_or(error)),
                 }
             }
@@ -213,7 +213,7 @@ impl CaptureShared {
                     && let Err(source) = file.append(bytes)
                 {
                     let mut state = self.lock();
-                    state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    state.outcome.shed_bytes += to_u64(bytes.len());
                     state.outcome.error =
                         Some(format!("cannot write the trial's output: {source}"));
                 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use trial_protocol::{LogChunk, LogText, Stream};
 
 use crate::util::last_bytes::MAX_KEPT_BYTES;
+use crate::util::numbers::{to_f64, to_u64};
 use crate::verdict::EVIDENCE_TAIL_BYTES;
 
 mod base64;
@@ -306,15 +307,6 @@ pub fn last_lines(stream: Stream, total: u64, tail: &[u8]) -> Option<LogChunk> {
     let cut = if missing == 0 { None } else { memchr::memchr(b'\n', tail) };
     let begins = cut.map_or(0, |newline| newline + 1);
     Some(chunk(stream, missing + to_u64(begins), tail[begins..].to_vec()))
-}
-
-fn to_u64(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate need not be exact")]
-fn to_f64(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use trial_protocol::{MAX_CODE_BYTES, MAX_CODE_ENTRIES};
 
 use crate::util::gzip::GzDecoder;
+use crate::util::numbers::to_u64;
 use crate::util::tar::{Archive, EntryKind};
 
 /// The maximum number of links that a path may lead through: `path_resolution(7)`.
@@ -319,7 +320,7 @@ fn copy_content(
         if read == 0 {
             return Ok(());
         }
-        room.spend(0, u64::try_from(read).unwrap_or(u64::MAX))?;
+        room.spend(0, to_u64(read))?;
         io::Write::write_all(file, &portion[..read])
             .map_err(|source| Error::Write { path: path.to_owned(), source })?;
     }

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::sync::oneshot;
@@ -15,6 +14,7 @@ use crate::spool::Claim;
 use crate::trial::reap::Reaper;
 use crate::trial::reexec::{self, LiveState, ReexecState};
 use crate::trial::{self, Trial, TrialCommand};
+use crate::util::numbers::to_millis;
 
 /// A started trial, and the receiver of its exit status.
 pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
@@ -58,11 +58,10 @@ pub(super) fn launch(
     };
     let outputs = [stdout, stderr];
     if let Ok((trial, _)) = &started {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let state = ReexecState {
             pid: trial.pid().cast_signed(),
-            grace_ms: millis(settings.grace),
-            drain_ms: millis(settings.drain),
+            grace_ms: to_millis(settings.grace),
+            drain_ms: to_millis(settings.drain),
             dir: context.dir.map(Path::to_owned),
             termination_log: context.termination_log.map(Path::to_owned),
             secret_variables: settings.secret_variables.clone(),

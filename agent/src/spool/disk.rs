@@ -15,6 +15,7 @@ use super::lock;
 use super::queue::{DiskState, LaneState, Lifecycle, ReportClass, SpoolRequest};
 use super::record::{self, Record};
 use super::{SENDER_FILE, Sender, SpoolShared};
+use crate::util::numbers::to_u64;
 
 #[cfg(test)]
 mod tests;
@@ -150,7 +151,7 @@ impl LaneWriter {
             }
             return Err(error);
         }
-        open.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        open.bytes += to_u64(bytes.len());
         self.unsynced = true;
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use trial_protocol::{AttemptId, Lane};
 
 use super::record::{self, DecodeResult, Record, SEGMENT_MAGIC};
+use crate::util::numbers::to_u64;
 
 /// The number of bytes that are read from a segment at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -134,7 +135,7 @@ impl LaneFiles {
             }
             if cut && offset < bytes.len() {
                 let file = File::options().write(true).open(&path)?;
-                file.set_len(u64::try_from(offset).unwrap_or(u64::MAX))?;
+                file.set_len(to_u64(offset))?;
             }
         }
         // The name of a segment preserves the numbering even if the segment is empty.
@@ -229,12 +230,12 @@ impl LaneFiles {
                         passed = passed.max(Some(record.seq));
                     }
                     used += length;
-                    offset += u64::try_from(length).unwrap_or(u64::MAX);
+                    offset += to_u64(length);
                 }
                 DecodeResult::Cut => {
                     buffer.drain(..used);
                     used = 0;
-                    let wanted = u64::try_from(READ_BYTES).unwrap_or(u64::MAX);
+                    let wanted = to_u64(READ_BYTES);
                     if file.by_ref().take(wanted).read_to_end(&mut buffer)? == 0 {
                         self.position = Some(Position { segment, offset, passed });
                         return Ok(false);
@@ -277,7 +278,7 @@ impl LaneFiles {
             let Some(last) = records.last() else { break };
             after = Some(last.seq);
             found.last_kept = after;
-            found.kept += u64::try_from(records.len()).unwrap_or(u64::MAX);
+            found.kept += to_u64(records.len());
             found.kept_bytes += records.iter().map(record::disk_size).sum::<u64>();
         }
         if found.kept == 0 {

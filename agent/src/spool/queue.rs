@@ -10,6 +10,7 @@ use trial_protocol::{Lane, Report, ReportBody, Shed};
 use super::lane_files::LaneSummary;
 use super::record::{self, Record};
 use super::{MAX_UNSYNCED_SEQS, Retention};
+use crate::util::numbers::to_u64;
 
 /// The number of bytes of a lane that stay in memory although they are on the disk. They are delivered next, so a
 /// manager that keeps up never causes a read.
@@ -199,7 +200,7 @@ impl QueueState {
     /// Returns whether a bulk report of `size` fits. To make room for a sample, drops logs from memory, the oldest
     /// first.
     pub(super) fn make_room(&mut self, class: ReportClass, size: usize, limit_bytes: u64) -> bool {
-        let size = u64::try_from(size + record::RECORD_HEADER_BYTES).unwrap_or(u64::MAX);
+        let size = to_u64(size + record::RECORD_HEADER_BYTES);
         loop {
             let kept = self.facts.kept_bytes() + self.bulk.kept_bytes();
             if kept.saturating_add(size) <= limit_bytes {
@@ -274,7 +275,7 @@ impl LaneState {
 
     /// Returns the number of reports that are kept and not acknowledged.
     pub(super) fn kept(&self) -> u64 {
-        let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);
+        let held = to_u64(self.memory.len());
         held + self.spilled
     }
 
@@ -287,7 +288,7 @@ impl LaneState {
     /// Returns the number of bytes that are kept and not acknowledged.
     pub(super) fn kept_bytes(&self) -> u64 {
         let held = self.memory_bytes + self.memory.len() * record::RECORD_HEADER_BYTES;
-        u64::try_from(held).unwrap_or(u64::MAX).saturating_add(self.spilled_bytes)
+        to_u64(held).saturating_add(self.spilled_bytes)
     }
 
     pub(super) fn forget(&mut self, through: u64) {
@@ -345,7 +346,7 @@ fn classify(body: &ReportBody) -> (ReportClass, u64) {
                 // Base64 encodes three bytes as four.
                 trial_protocol::LogText::Base64(text) => text.len() / 4 * 3,
             };
-            (ReportClass::Log, u64::try_from(length).unwrap_or(u64::MAX))
+            (ReportClass::Log, to_u64(length))
         }
         ReportBody::Sample(_) => (ReportClass::Sample, 0),
         ReportBody::Ended(_) => (ReportClass::Terminal, 0),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::util::numbers::to_u64;
+
 /// The first bytes of a segment.
 pub const SEGMENT_MAGIC: &[u8; 8] = b"TKSPOOL1";
 /// The number of bytes of a record before its payload: length, checksum, seq.
@@ -32,7 +34,7 @@ pub enum DecodeResult {
 
 /// Returns the number of bytes that a record takes on the disk.
 pub fn disk_size(record: &Record) -> u64 {
-    u64::try_from(RECORD_HEADER_BYTES + record.json.len()).unwrap_or(u64::MAX)
+    to_u64(RECORD_HEADER_BYTES + record.json.len())
 }
 
 /// Appends a record to `bytes`.

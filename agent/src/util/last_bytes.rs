@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::util::numbers::to_u64;
+
 /// The maximum number of bytes that are kept.
 pub const MAX_KEPT_BYTES: usize = 64 * 1024;
 
@@ -15,7 +17,7 @@ pub struct LastBytes {
 impl LastBytes {
     /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.total = self.total.saturating_add(to_u64(bytes.len()));
         let bytes = &bytes[bytes.len().saturating_sub(MAX_KEPT_BYTES)..];
         // Drained first, so that the buffer never exceeds the maximum.
         let over = (self.bytes.len() + bytes.len()).saturating_sub(MAX_KEPT_BYTES);

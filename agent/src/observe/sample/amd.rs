@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use trial_protocol::GpuSample;
 
+use crate::util::numbers::to_f64;
+
 /// AMD's PCI vendor id.
 const AMD_VENDOR_ID: &str = "0x1002";
 
@@ -73,15 +75,6 @@ fn read_text(dir: &Path, file: &str) -> Option<String> {
 
 fn read_number(dir: &Path, file: &str) -> Option<u64> {
     read_text(dir, file)?.parse().ok()
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "readings have no more than 53 bits"
-)]
-fn to_f64(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use trial_protocol::CgroupSample;
 
+use crate::util::numbers::to_f64;
+
 /// Version 1 represents "no limit" by the largest multiple of the page size. Any value from this one on means no limit.
 const V1_UNLIMITED: u64 = 1 << 60;
 
@@ -240,15 +242,6 @@ fn parse_pressure(text: &str) -> Option<f64> {
 
 fn to_cores(quota_us: u64, period_us: u64) -> Option<f64> {
     (period_us > 0).then(|| to_f64(quota_us) / to_f64(period_us))
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "a share needs no more than 53 bits"
-)]
-fn to_f64(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::util::numbers::to_u64;
+
 /// One file of output.
 #[derive(Debug)]
 pub(super) struct RotatingFile {
@@ -35,7 +37,7 @@ impl RotatingFile {
             let fits = fitting_length(bytes, room, length == 0);
             file.write_all(&bytes[..fits])?;
             bytes = &bytes[fits..];
-            let length = length.saturating_add(u64::try_from(fits).unwrap_or(u64::MAX));
+            let length = length.saturating_add(to_u64(fits));
             if bytes.is_empty() {
                 self.open = Some((file, length));
             } else {
