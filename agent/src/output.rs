@@ -43,6 +43,9 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// kilobytes a level in an unoptimised build. Untouched stack costs no memory.
 pub const READER_STACK_BYTES: usize = 2 * 1024 * 1024;
 
+/// Stack size of a thread that only passes bytes or readings on, in bytes.
+pub const HELPER_STACK_BYTES: usize = 128 * 1024;
+
 /// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
 const MAX_LATE_BYTES: usize = 1024 * 1024;
 

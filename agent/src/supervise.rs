@@ -31,7 +31,7 @@ use crate::output::PumpEvent;
 use crate::output::capture::Capture;
 use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::supervise::loop_state::LoopState;
-use crate::supervise::phase::{Effect, Event, Phase, Remaining};
+use crate::supervise::phase::{Effect, Event, Phase, REPEAT_KILL_INTERVAL, Remaining};
 use crate::trial::reap::Reaper;
 use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, signal_byte};
 use crate::trial::tree::Leftovers;
@@ -42,9 +42,6 @@ use crate::verdict::{Observations, Stop, StopBy, conclude};
 pub use intake::Intake;
 pub use status_snapshot::StatusSource;
 pub use streams::TrialStreams;
-
-/// The interval at which killed trees are searched again for processes forked meanwhile.
-const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The time for which complete log lines may wait for more.
 const LOG_LINGER: Duration = Duration::from_millis(250);

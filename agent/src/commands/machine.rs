@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use self::files::{create_private_dir, write_files};
 use self::job::Job;
+use crate::trial::guard::OWN_PROGRAM;
 
 mod fence;
 mod files;
@@ -26,8 +27,6 @@ mod gpu_locks;
 mod job;
 mod lock;
 
-/// This program, even if `clean` of another experiment has removed its file.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The argument that selects this part of the program.
 pub const MACHINE_SUBCOMMAND: &str = "machine";
 /// The next argument, with which the helper executes an agent.

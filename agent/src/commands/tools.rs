@@ -10,6 +10,7 @@ use clap::CommandFactory;
 use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
 
 use crate::cli::{AGENT_FAULT, Cli, Output};
+use crate::trial::guard::OWN_PROGRAM;
 
 /// Copies this program into `dir` and prints the path of the copy.
 pub fn install(dir: &Path) -> ExitCode {
@@ -29,7 +30,7 @@ fn copy_into(dir: &Path) -> Result<PathBuf, io::Error> {
     let path = dir.join("trialkeeper");
     let part = dir.join(format!(".trialkeeper.{}.part", std::process::id()));
     // A reader sees a complete program or none, even while another container runs the old one.
-    let copied = fs::copy("/proc/self/exe", &part)
+    let copied = fs::copy(OWN_PROGRAM, &part)
         .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs::rename(&part, &path));
     if let Err(source) = copied {

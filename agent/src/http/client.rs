@@ -15,7 +15,7 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
 
 /// The maximum time for connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for an answer. The manager answers after its commit, which a busy disk can delay.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

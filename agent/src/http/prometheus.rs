@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use trial_protocol::{GpuSample, Sample};
 
-use crate::util::numbers::to_f64;
+use crate::util::numbers::{BYTES_PER_MIB, to_f64};
 
 /// The media type of the page.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -191,7 +191,7 @@ const DCGM_FIELDS: [(&str, &str, GpuField); 9] = [
 ];
 
 fn to_mib(bytes: u64) -> f64 {
-    to_f64(bytes) / f64::from(1 << 20)
+    to_f64(bytes) / to_f64(BYTES_PER_MIB)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use trial_protocol::GpuSample;
 
 use crate::observe::sample::amd;
 use crate::observe::sample::gpu::{GpuAllotment, GpuTable, GpuTableEvent};
-use crate::output::PumpEvent;
+use crate::output::{HELPER_STACK_BYTES, PumpEvent};
 
 /// The cards and their last readings.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl AmdGpus {
     fn start(&self) -> Option<blocking::SyncSender<()>> {
         let (request, requests) = blocking::sync_channel(1);
         let (root, events) = (self.root.clone(), self.events.clone());
-        let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
+        let named = thread::Builder::new().name("cards".to_owned()).stack_size(HELPER_STACK_BYTES);
         // The thread ends with its receiver, or never, if the driver hangs. It is never joined.
         let work = move || {
             while requests.recv().is_ok() {

@@ -12,7 +12,7 @@ use crate::observe::sample::gpu::{
     GpuAllotment, GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, ProbeRow,
     parse_row,
 };
-use crate::output::PumpEvent;
+use crate::output::{HELPER_STACK_BYTES, PumpEvent};
 use crate::trial::reap::{ChildRole, Reaper};
 
 /// The maximum length of a line, in bytes. Longer lines are split.
@@ -77,7 +77,8 @@ impl NvidiaGpus {
         match self.reaper.spawn(&mut command, ChildRole::Helper) {
             Ok(running) => {
                 let events = self.events.clone();
-                let named = thread::Builder::new().name("gpu".to_owned()).stack_size(128 * 1024);
+                let named =
+                    thread::Builder::new().name("gpu".to_owned()).stack_size(HELPER_STACK_BYTES);
                 // Without the thread, the pipe is closed. The tool then ends, and is started again later.
                 named.spawn(move || copy_lines(reader, &events)).ok();
                 self.running = Some(running);

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trial_protocol::{Stream, Verdict};
 
+use crate::output::HELPER_STACK_BYTES;
 use crate::output::run_dir::{COLLECTORS_FILE, VERDICT_FILE, replace_file};
 use crate::util::numbers::to_u64;
 use crate::verdict::termination_message;
@@ -193,7 +194,8 @@ impl CaptureShared {
         }
         state.started = true;
         let shared = Arc::clone(self);
-        let thread = thread::Builder::new().name("capture".to_owned()).stack_size(128 * 1024);
+        let thread =
+            thread::Builder::new().name("capture".to_owned()).stack_size(HELPER_STACK_BYTES);
         if let Err(source) = thread.spawn(move || shared.run()) {
             state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
             state.pump_wait = DISK_TIMEOUT;

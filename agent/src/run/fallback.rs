@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::cli::AGENT_FAULT;
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::{VERDICT_FILE, replace_file};
-use crate::supervise::phase::{Effect, Event, Phase, Remaining};
+use crate::supervise::phase::{Effect, Event, Phase, REPEAT_KILL_INTERVAL, Remaining};
 use crate::supervise::trial_exit;
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
@@ -35,9 +35,6 @@ use crate::verdict::{
     Observations, Stop, StopBy, TrialEnd, conclude, exit_code_for_frameworkcontroller,
     termination_message,
 };
-
-/// The interval at which killed trees are searched for processes forked meanwhile.
-const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of bytes to read at once.
 const CHUNK_BYTES: usize = 64 * 1024;

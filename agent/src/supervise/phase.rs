@@ -16,6 +16,9 @@ use trial_protocol::TrialExit;
 /// The remaining grace after a second SIGTERM.
 pub const HURRIED_GRACE: Duration = Duration::from_secs(1);
 
+/// The interval at which killed trees are searched again for processes forked meanwhile.
+pub const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The maximum wait for killed processes to disappear. The kernel needs microseconds, unless a process hangs in a
 /// device or a network file system. A longer wait does not help then.
 pub const KILL_WAIT: Duration = Duration::from_secs(2);

@@ -35,6 +35,9 @@ use crate::trial::tree;
 /// The variable that marks every process of a trial. Its value is new for each run.
 pub const RUN_VARIABLE: &str = "TRIALKEEPER_RUN";
 
+/// The file of this program: a link that works even if the file was replaced or removed.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The first arguments that make this program a guard; no other caller uses them.
 const GUARD_WORD: &str = "guard-of-a-trial";
 const DRAIN_WORD: &str = "drain-of-a-trial";
@@ -82,8 +85,7 @@ impl Guard {
     /// Starts a guard.
     pub fn start(reaper: &Reaper, task: GuardTask<'_>) -> Result<Self, io::Error> {
         let (guard_end, pipe) = io::pipe()?;
-        // The program's path is not used, because the file may have been replaced or removed.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(OWN_PROGRAM);
         let agent = std::process::id().to_string();
         command.stdin(guard_end).stdout(Stdio::null()).stderr(Stdio::null());
         match task {

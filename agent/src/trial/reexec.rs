@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use nix::libc;
 
 use crate::cli::AGENT_FAULT;
-use crate::trial::guard::Guard;
+use crate::trial::guard::{Guard, OWN_PROGRAM};
 use crate::trial::reap;
 
 /// The argument with which the agent executes itself as its fallback.
@@ -29,9 +29,6 @@ pub const FALLBACK_FLAG: &str = "--fallback";
 /// The signals of a broken program. A failing thread also sends SIGABRT to the main thread.
 const FAULT_SIGNALS: [c_int; 5] =
     [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
-
-/// The image of this program: a link that works even if the file was replaced or deleted.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The state to hand over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The number of bytes in a mebibyte.
+pub const BYTES_PER_MIB: u64 = 1 << 20;
+
 /// Returns a length as a 64-bit number.
 pub fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)

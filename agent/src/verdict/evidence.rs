@@ -3,6 +3,7 @@
 use trial_protocol::{CgroupSample, Evidence};
 
 use super::{Observations, TrialEnd, phrases};
+use crate::util::numbers::BYTES_PER_MIB;
 
 /// The maximum size of each stream's tail in the evidence, in bytes.
 pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
@@ -45,7 +46,7 @@ fn is_near(used: Option<u64>, observed: &Observations) -> bool {
 }
 
 pub(super) fn memory_figures(observed: &Observations) -> String {
-    let mib = |bytes: u64| bytes / (1024 * 1024);
+    let mib = |bytes: u64| bytes / BYTES_PER_MIB;
     // The limit is the control group's, so the value compared with it must be too.
     match (cgroup_peak(observed), observed.process_peak_bytes, memory_limit(observed)) {
         (Some(peak), _, Some(limit)) => {

@@ -18,9 +18,8 @@ use super::fence;
 use super::files::{create_private_dir, write_file, write_files};
 use super::gpu_locks;
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, find_holder, wait_for_lock_interval};
-use super::{
-    DETACHED_ARGUMENT, MACHINE_SUBCOMMAND, OWN_PROGRAM, Refusal, invalid_params, send_message,
-};
+use super::{DETACHED_ARGUMENT, MACHINE_SUBCOMMAND, Refusal, invalid_params, send_message};
+use crate::trial::guard::OWN_PROGRAM;
 
 /// The maximum time from TERM to the agent's end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use trial_protocol::GpuSample;
 
+use crate::util::numbers::BYTES_PER_MIB;
+
 /// The columns to query, in order. The name is last, because only it may contain a comma. Documented by `nvidia-smi
 /// --help-query-gpu`.
 pub const QUERY_COLUMNS: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
@@ -27,8 +29,6 @@ pub const QUERY_COLUMNS: &str = "index,uuid,utilization.gpu,memory.used,memory.t
                          mig.mode.current,name";
 
 const COLUMN_COUNT: usize = 12;
-
-const MIB: u64 = 1024 * 1024;
 
 /// Phrases of a line that reports the loss of a GPU or of the driver.
 const LOSS_PHRASES: [&str; 7] = [
@@ -76,8 +76,8 @@ pub fn parse_row(line: &str) -> ProbeRow {
         uuid: without_placeholder(uuid).map(str::to_owned),
         name: without_placeholder(name).map(str::to_owned),
         utilization_percent: parse_float(utilization).filter(|share| (0.0..=100.0).contains(share)),
-        memory_used_bytes: parse_integer(used).and_then(|mib| mib.checked_mul(MIB)),
-        memory_total_bytes: parse_integer(total).and_then(|mib| mib.checked_mul(MIB)),
+        memory_used_bytes: parse_integer(used).and_then(|mib| mib.checked_mul(BYTES_PER_MIB)),
+        memory_total_bytes: parse_integer(total).and_then(|mib| mib.checked_mul(BYTES_PER_MIB)),
         power_watts: parse_float(power),
         power_limit_watts: parse_float(power_limit),
         temperature_celsius: parse_float(heat),

@@ -4,18 +4,14 @@
 //! supports neither TLS nor newer versions of HTTP.
 
 use std::io;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Error;
+use crate::http::client::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 
-/// The maximum time for connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum time for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum length of an answer's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The maximum length of a body that is read to keep the connection, in bytes.

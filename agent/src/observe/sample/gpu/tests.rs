@@ -21,8 +21,8 @@ fn a_full_row_is_read() {
         uuid: Some("GPU-5f0c".to_owned()),
         name: Some("NVIDIA H200".to_owned()),
         utilization_percent: Some(97.0),
-        memory_used_bytes: Some(120_000 * MIB),
-        memory_total_bytes: Some(143_771 * MIB),
+        memory_used_bytes: Some(120_000 * BYTES_PER_MIB),
+        memory_total_bytes: Some(143_771 * BYTES_PER_MIB),
         power_watts: Some(512.31),
         power_limit_watts: Some(700.0),
         temperature_celsius: Some(61.0),
@@ -42,7 +42,7 @@ fn recorded_output_is_read() {
     for gpu in rows {
         assert_eq!((gpu.index, gpu.name.as_deref()), (0, Some("NVIDIA H200")));
         assert_eq!((gpu.utilization_percent, gpu.memory_used_bytes), (Some(0.0), Some(0)));
-        assert_eq!(gpu.memory_total_bytes, Some(143_771 * MIB));
+        assert_eq!(gpu.memory_total_bytes, Some(143_771 * BYTES_PER_MIB));
         assert!(gpu.power_watts.is_some_and(|watts| (80.0..84.0).contains(&watts)), "{gpu:?}");
         assert_eq!((gpu.power_limit_watts, gpu.sm_clock_mhz), (Some(700.0), Some(345)));
         assert_eq!((gpu.ecc_uncorrected, gpu.mig_enabled), (Some(0), Some(false)));
