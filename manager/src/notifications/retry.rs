@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use crate::util::backoff::doubled_pause;
+
 /// The maximum number of tries for a notification. Together they take more than an hour.
 const MAX_TRIES: u32 = 24;
-/// The maximum pause between tries.
+/// The first and the longest pause between tries.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RETRY_PAUSE: Duration = Duration::from_mins(5);
 
 /// The outcome of a try.
@@ -38,8 +41,9 @@ pub(super) fn next_delivery(outcome: DeliveryOutcome, tries: u32) -> NextDeliver
             NextDelivery::GivenUp(format!("{why}; given up after {tries} tries"))
         }
         DeliveryOutcome::Retryable(why) => {
-            let seconds = 1 << tries.saturating_sub(1).min(16);
-            NextDelivery::RetryAfter(Duration::from_secs(seconds).min(MAX_RETRY_PAUSE), why)
+            let doublings = tries.saturating_sub(1);
+            let pause = doubled_pause(FIRST_RETRY_PAUSE, doublings, MAX_RETRY_PAUSE);
+            NextDelivery::RetryAfter(pause, why)
         }
     }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::util::backoff::doubled_pause;
+
 /// The address at the other end of a connection, as an extension of its requests. Absent on the Unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct Peer(pub(in crate::api) IpAddr);
@@ -96,8 +98,7 @@ impl PauseGrowth {
         let Some(beyond) = failures.checked_sub(self.free_failures + 1) else {
             return Duration::ZERO;
         };
-        let factor = 1_u32.checked_shl(beyond / self.doubled_by).unwrap_or(u32::MAX);
-        FIRST_PAUSE.saturating_mul(factor.max(1)).min(self.longest)
+        doubled_pause(FIRST_PAUSE, beyond / self.doubled_by, self.longest)
     }
 }
 

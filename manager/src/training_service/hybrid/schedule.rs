@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
 use crate::training_service::{FreeRoom, TrialJobSpec};
+use crate::util::backoff::Backoff;
 
 /// The first and the longest time for which a part is skipped after it did not start a trial. The time doubles with
 /// each further such trial.
@@ -33,16 +34,14 @@ pub(super) struct Schedule {
 struct PartState {
     name: String,
     limit: Option<usize>,
-    /// The number of successive trials that the part has not started.
-    failed_starts: u32,
+    /// The times for which the part is skipped after successive trials that it has not started.
+    skip_times: Backoff,
     skipped_until: Option<Instant>,
 }
 
 impl PartState {
     fn skip(&mut self, now: Instant) {
-        let pause = MIN_SKIP_TIME.saturating_mul(1 << self.failed_starts.min(8)).min(MAX_SKIP_TIME);
-        self.failed_starts = self.failed_starts.saturating_add(1);
-        self.skipped_until = Some(now + pause);
+        self.skipped_until = Some(now + self.skip_times.next_pause());
     }
 }
 
@@ -89,7 +88,10 @@ pub(super) enum RefusalResult {
 impl Schedule {
     /// Returns an empty schedule for parts with these names and limits.
     pub(super) fn new(parts: impl IntoIterator<Item = (String, Option<usize>)>) -> Self {
-        let part = |(name, limit)| PartState { name, limit, failed_starts: 0, skipped_until: None };
+        let part = |(name, limit)| {
+            let skip_times = Backoff::new(MIN_SKIP_TIME, MAX_SKIP_TIME);
+            PartState { name, limit, skip_times, skipped_until: None }
+        };
         Self {
             parts: parts.into_iter().map(part).collect(),
             queue: VecDeque::new(),
@@ -200,7 +202,8 @@ impl Schedule {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.phase = PlacementPhase::Running;
             let part = &mut self.parts[placed.part];
-            (part.failed_starts, part.skipped_until) = (0, None);
+            part.skip_times.reset();
+            part.skipped_until = None;
         }
     }
 
