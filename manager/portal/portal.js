@@ -294,7 +294,7 @@ const trial = async () => {
   const { controls, pieces } = await import("./log.js");
   timed = pieces;
   for (const stream of ["stdout", "stderr"]) { searched[stream] = controls(stream); const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
-  // If an ended trial is retried, its page reloads.
+  // If an ended trial runs again, its page reloads.
   const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
   if ("ended" in byId("summary").dataset) { rest(); return; }
   tick();
