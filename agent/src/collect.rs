@@ -31,7 +31,7 @@ pub use lines::{Line, LineCutter};
 pub use metric_file::MetricFileReader;
 pub use metric_registry::MetricRegistry;
 pub use pattern::{Pattern, PatternError};
-pub use scanner::{MARKER, StreamScanner};
+pub use scanner::{METRIC_MARKER, StreamScanner};
 pub use sdk::{SdkRecord, read_record};
 pub use text::parse_number;
 

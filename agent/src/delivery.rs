@@ -54,7 +54,7 @@ pub use token::read_token;
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.
 const MAX_FACTS_BATCH_BYTES: usize = 256 << 10;
 /// The first and the longest mean pause between two attempts. Each pause is random, between zero and twice the mean.
-pub const BACKOFF: (Duration, Duration) =
+pub const RETRY_PAUSES: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_millis(7_500));
 /// The longest pause between two attempts after the trial's end.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use server::{EXPERIMENT, Server, read_answer, trial_id};
+use server::{EXPERIMENT_ID, Server, read_answer, trial_id};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ use trial_manager::token::Secret;
 use trial_manager::util::clock::{Clock as _, SystemClock};
 use trial_protocol::ExperimentId;
 
-const TRIALS: u64 = 64;
+const TRIAL_COUNT: u64 = 64;
 
 fn main() {
     // Cargo adds the argument `--bench`.
@@ -72,7 +72,7 @@ async fn measure(time: Duration, only: Option<&str>) {
             continue;
         }
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::start(folder.path(), TRIALS);
+        let mut server = Server::start(folder.path(), TRIAL_COUNT);
         let secret = Arc::new(Secret::load_or_create(&folder.path().join("secret")).unwrap());
         let until = Instant::now() + time;
         let acknowledged = Arc::new(AtomicU64::new(0));
@@ -148,8 +148,8 @@ struct Requests {
 
 impl Requests {
     fn new(load: Load, number: u64, secret: &Secret) -> Self {
-        let e = ExperimentId::new(EXPERIMENT).unwrap();
-        let token = secret.trial_token(&e, &trial_id(number % TRIALS), SystemClock.now_ms());
+        let e = ExperimentId::new(EXPERIMENT_ID).unwrap();
+        let token = secret.trial_token(&e, &trial_id(number % TRIAL_COUNT), SystemClock.now_ms());
         Self { load, number, token, seq: 0 }
     }
 
@@ -168,7 +168,7 @@ impl Requests {
                     r#"{{"tag": "trial", "stdOutputType": "Stdout", "msg": "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"{trial}\", \"type\": \"PERIODICAL\", \"sequence\": {sequence}, \"value\": \"0.8765\"}}'"}}"#
                 );
                 self.seq += 1;
-                (format!("/api/v1/nni-pai/stdout/{EXPERIMENT}/{trial}"), body)
+                (format!("/api/v1/nni-pai/stdout/{EXPERIMENT_ID}/{trial}"), body)
             }
         };
         format!(
@@ -212,8 +212,8 @@ fn batch_body(number: u64, seq: u64, size: u64) -> String {
         })
         .collect();
     format!(
-        r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a{number}","lane":"facts","reports":[{}]}}"#,
-        trial_id(number % TRIALS),
+        r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT_ID}","trial":"{}","attempt":"a{number}","lane":"facts","reports":[{}]}}"#,
+        trial_id(number % TRIAL_COUNT),
         reports.join(",")
     )
 }

@@ -11,7 +11,7 @@ use trial_manager::search::search_space::SearchSpace;
 use trial_manager::search::tuner::{self, Outcome, Proposal, TunerSpec};
 use trial_protocol::{Direction, MetricValue};
 
-const TUNERS: [&str; 4] = ["Random", "QMC", "NSGA-II", "TPE"];
+const TUNER_NAMES: [&str; 4] = ["Random", "QMC", "NSGA-II", "TPE"];
 
 /// A problem with several objectives.
 struct Problem {
@@ -115,7 +115,7 @@ fn main() {
     let (seeds, trials) = (after("--seeds", 15), after("--trials", 200));
     println!("hypervolume after {trials} trials in percent, median of {seeds} seeds");
     for problem in problems() {
-        for name in TUNERS {
+        for name in TUNER_NAMES {
             let mut volumes: Vec<f64> =
                 (0..seeds).map(|seed| hypervolume_percent(name, &problem, seed, trials)).collect();
             volumes.sort_by(f64::total_cmp);

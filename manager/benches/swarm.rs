@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use server::{EXPERIMENT, Server, read_answer, trial_id};
+use server::{EXPERIMENT_ID, Server, read_answer, trial_id};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -51,7 +51,7 @@ async fn measure(agents: u64, time: Duration) {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), agents);
     let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
-    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
+    let experiment = ExperimentId::new(EXPERIMENT_ID).unwrap();
     let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
     // The agents connect evenly over one interval, because real agents do not start at the same time.
     let begin = Instant::now();
@@ -120,7 +120,7 @@ async fn run_agent(
         seq += 1;
         for (lane, reports) in [("facts", ""), ("bulk", sample.as_str())] {
             let body = format!(
-                r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT}","trial":"{}","attempt":"a","lane":"{lane}","reports":[{reports}]}}"#,
+                r#"{{"offer":{{"oldest":1,"newest":1}},"experiment":"{EXPERIMENT_ID}","trial":"{}","attempt":"a","lane":"{lane}","reports":[{reports}]}}"#,
                 trial_id(number)
             );
             let request = format!(

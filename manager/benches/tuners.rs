@@ -20,9 +20,9 @@ use trial_manager::search::search_space::{Parameters, SearchSpace};
 use trial_manager::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
 use trial_protocol::MetricValue;
 
-const TUNERS: [&str; 7] = ["Random", "QMC", "Evolution", "Anneal", "TPE", "CMA-ES", "GP"];
-const SEEDS: u64 = 30;
-const TRIALS: u64 = 100;
+const TUNER_NAMES: [&str; 7] = ["Random", "QMC", "Evolution", "Anneal", "TPE", "CMA-ES", "GP"];
+const SEED_COUNT: u64 = 30;
+const TRIAL_COUNT: u64 = 100;
 
 fn build_tuner(name: &str, space: &Value, seed: u64) -> Box<dyn Tuner> {
     let args = Map::from_iter([("optimize_mode".to_owned(), json!("minimize"))]);
@@ -194,7 +194,7 @@ impl Digits {
     }
 }
 
-/// Returns the median, over the seeds, of the best loss after [`TRIALS`] trials.
+/// Returns the median, over the seeds, of the best loss after [`TRIAL_COUNT`] trials.
 fn median_best_loss(
     name: &str,
     space: &Value,
@@ -203,7 +203,9 @@ fn median_best_loss(
 ) -> f64 {
     let mut best = |seed| {
         let mut tuner = build_tuner(name, space, seed);
-        (0..TRIALS).map(|id| run_trial(tuner.as_mut(), id, &mut loss)).fold(f64::INFINITY, f64::min)
+        (0..TRIAL_COUNT)
+            .map(|id| run_trial(tuner.as_mut(), id, &mut loss))
+            .fold(f64::INFINITY, f64::min)
     };
     median((0..seeds).map(&mut best).collect())
 }
@@ -229,7 +231,7 @@ fn main() {
     let command_line = CommandLine(std::env::args().collect());
     let seeds = command_line
         .option_value("--seeds")
-        .map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
+        .map_or(SEED_COUNT, |seeds| seeds.parse().expect("a number of seeds"));
     let json = command_line.0.iter().any(|word| word == "--json");
     let show = |problem: &str, name: &str, loss: f64| {
         if json {
@@ -242,13 +244,13 @@ fn main() {
         }
     };
     let tuners: Vec<_> =
-        TUNERS.into_iter().filter(|name| command_line.is_selected("--tuners", name)).collect();
+        TUNER_NAMES.into_iter().filter(|name| command_line.is_selected("--tuners", name)).collect();
     if !json {
         println!("one proposal after 1,000 results in 20 dimensions, median in ms");
         for name in &tuners {
             println!("  {name:<10} {:8.3}", measure_proposal_ms(name, 1000, 20));
         }
-        println!("best loss after {TRIALS} trials, median of {seeds} seeds");
+        println!("best loss after {TRIAL_COUNT} trials, median of {seeds} seeds");
     }
     for (problem, space, loss) in problems() {
         for name in tuners.iter().filter(|_| command_line.is_selected("--problems", problem)) {

@@ -26,7 +26,7 @@ pub use user::UserToken;
 const SECRET_BYTES: usize = 32;
 
 /// The first part of a token, which identifies the format of the rest.
-const SCHEME: &str = "tk2";
+const TRIAL_TOKEN_SCHEME: &str = "tk2";
 
 /// The lifetime of a token in milliseconds: 90 days.
 const TOKEN_LIFETIME_MS: i64 = 90 * DAY_MS;
@@ -161,7 +161,7 @@ impl Secret {
         let tag =
             hmac::sign(&self.key, message_to_sign(experiment, trial, expires_at_ms).as_bytes());
         let tag = BASE64_URL_SAFE_NO_PAD.encode(tag);
-        format!("{SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
+        format!("{TRIAL_TOKEN_SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
     }
 
     /// Returns the holder of a token. The signature is compared in constant time.
@@ -192,7 +192,7 @@ impl Secret {
         let mut parts = token.split('.');
         let (scheme, experiment, trial, expires, tag) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        if scheme != SCHEME || parts.next().is_some() {
+        if scheme != TRIAL_TOKEN_SCHEME || parts.next().is_some() {
             return None;
         }
         let experiment = ExperimentId::new(experiment).ok()?;

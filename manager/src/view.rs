@@ -204,7 +204,7 @@ fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String
 }
 
 /// The state of an interrupted experiment. NNI has no name for it.
-pub const INTERRUPTED: &str = "INTERRUPTED";
+pub const INTERRUPTED_STATE: &str = "INTERRUPTED";
 
 /// Returns whether an experiment is interrupted: it has not ended, and no manager runs it. `open` is `true` if a
 /// process has its database open for writing, and `None` if this is unknown.
@@ -223,7 +223,7 @@ impl ExperimentView {
     #[must_use]
     pub fn interrupted(self) -> Self {
         let trouble = Some(missing_manager_notice(&self.id));
-        Self { state: INTERRUPTED.to_owned(), trouble, ended_per_hour: None, ..self }
+        Self { state: INTERRUPTED_STATE.to_owned(), trouble, ended_per_hour: None, ..self }
     }
 }
 

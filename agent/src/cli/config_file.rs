@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, Command};
 
 /// Pairs of flags that exclude each other. If a source sets one of them, sources of lower precedence must not set the
 /// other.
-const CONFLICTS: [(&str, &str); 2] = [("manager", "manager_file"), ("shell", "command")];
+const CONFLICTING_FLAGS: [(&str, &str); 2] = [("manager", "manager_file"), ("shell", "command")];
 
 /// Flags that a settings file must not set.
 const NOT_IN_A_FILE: [&str; 4] = ["command", "config", "print_config", "help"];
@@ -114,13 +114,13 @@ fn outranked(run: &ArgMatches, id: &str) -> bool {
 
 /// Returns the setting that must not be set together with `id`.
 pub(super) fn conflicting_setting(id: &str) -> Option<&'static str> {
-    let pairs = CONFLICTS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
+    let pairs = CONFLICTING_FLAGS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
     pairs.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 
 /// Returns the setting that clap refuses together with `id`. Each pair is declared at its first flag.
 pub(super) fn excluded_setting(id: &str) -> Option<&'static str> {
-    CONFLICTS.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
+    CONFLICTING_FLAGS.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 
 /// PURE: returns each setting, with its value and the origin of the value.

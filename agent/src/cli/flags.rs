@@ -16,7 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
 use super::config_file::excluded_setting;
 
 /// The prefix of the agent's variables.
-pub(super) const PREFIX: &str = "TRIALKEEPER_";
+pub(super) const VARIABLE_PREFIX: &str = "TRIALKEEPER_";
 
 /// A flag, apart from its name, its help and its type.
 pub(super) struct Flag<P> {
@@ -121,7 +121,7 @@ fn argument(
     let help = help.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let argument = Arg::new(id)
         .long(id.replace('_', "-"))
-        .env(format!("{PREFIX}{}", id.to_uppercase()))
+        .env(format!("{VARIABLE_PREFIX}{}", id.to_uppercase()))
         .help(help.trim_end_matches('.').to_owned())
         .action(action)
         .value_parser(parser)

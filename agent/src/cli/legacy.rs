@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 /// The flags of NNI's keeper. Each takes a value.
-const FLAGS: [&str; 13] = [
+const KEEPER_FLAGS: [&str; 13] = [
     "trial_command",
     "nnimanager_ip",
     "nnimanager_port",
@@ -58,7 +58,7 @@ pub fn is_legacy(words: &[OsString]) -> bool {
 
 /// Parses `words`, without the program's name.
 pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
-    let mut values: [Option<OsString>; FLAGS.len()] = Default::default();
+    let mut values: [Option<OsString>; KEEPER_FLAGS.len()] = Default::default();
     let mut warnings = Vec::new();
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
@@ -70,7 +70,7 @@ pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
         let next = || words.next_if(|word| known_flag(word).is_none()).cloned();
         match inline.map(OsStr::to_owned).or_else(next) {
             Some(value) => values[index] = Some(value),
-            None => warnings.push(format!("--{} has no value and is ignored", FLAGS[index])),
+            None => warnings.push(format!("--{} has no value and is ignored", KEEPER_FLAGS[index])),
         }
     }
     let [command, ip, port, version, log_collection, job_id_file, hdfs @ ..] = values;
@@ -96,7 +96,7 @@ pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
     })
 }
 
-/// Returns the index of `word` in [`FLAGS`], and the value after its `=`.
+/// Returns the index of `word` in [`KEEPER_FLAGS`], and the value after its `=`.
 fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     let flag = word.as_bytes().strip_prefix(b"--")?;
     // Compares byte by byte. `memchr` first queries the processor's features, which is slow on a virtual machine.
@@ -104,7 +104,7 @@ fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
         Some(equals) => (&flag[..equals], Some(OsStr::from_bytes(&flag[equals + 1..]))),
         None => (flag, None),
     };
-    let index = FLAGS.iter().position(|known| known.as_bytes() == name)?;
+    let index = KEEPER_FLAGS.iter().position(|known| known.as_bytes() == name)?;
     Some((index, value))
 }
 

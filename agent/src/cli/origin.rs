@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use super::Cli;
 use super::config_file::{self, Settings};
-use super::flags::PREFIX;
+use super::flags::VARIABLE_PREFIX;
 
 /// Adds the variable or the file's line to the error, if the value came from there. `is_set` returns whether the
 /// caller's environment has a variable.
@@ -58,7 +58,7 @@ pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
 /// precedence.
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     let Some(value) = std::env::var_os(name) else { return true };
-    let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    let setting = name.to_str().and_then(|name| name.strip_prefix(VARIABLE_PREFIX));
     let other =
         setting.and_then(|setting| config_file::conflicting_setting(&setting.to_lowercase()));
     !value.is_empty() && !other.is_some_and(|other| is_flag(words, other))

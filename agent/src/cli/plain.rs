@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Command;
 
-use super::flags::{FlagGroup, PREFIX};
+use super::flags::{FlagGroup, VARIABLE_PREFIX};
 use super::{RunArgs, config_file};
 
 /// Returns the run that `words` and the variables describe, or `None` if this module cannot parse them.
@@ -52,7 +52,7 @@ pub(super) fn run(
     .to_vec();
     // Two settings that exclude each other are left to clap.
     for (name, value) in variables.into_iter().filter(|(name, _)| has_agent_prefix(name)) {
-        let setting = &name.to_str()?[PREFIX.len()..];
+        let setting = &name.to_str()?[VARIABLE_PREFIX.len()..];
         let (group, id) = find(&mut run, |id| is_variable(setting, id))?;
         if !value.is_empty() && !given.contains(&id) {
             group.set_text(&command, id, value.to_str()?)?;
@@ -86,7 +86,7 @@ fn is_variable(setting: &str, id: &str) -> bool {
 
 /// Returns whether the variable `name` may set a flag.
 pub(super) fn has_agent_prefix(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+    name.as_encoded_bytes().starts_with(VARIABLE_PREFIX.as_bytes())
 }
 
 #[cfg(test)]
@@ -212,7 +212,7 @@ mod tests {
                 all.into_iter().map(OsString::from).collect()
             };
             let (flag, name) = (format!("--{}", id.replace('_', "-")), id.to_uppercase());
-            let variable = format!("{PREFIX}{name}");
+            let variable = format!("{VARIABLE_PREFIX}{name}");
             let expected = parse_with_clap(&line(&[&flag, good]));
             assert!(expected.is_some() && expected != parse_with_clap(&line(&[])), "{id}: {good}");
             assert_eq!(plain(&line(&[&flag, good]), &[]), expected, "{id}");

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue};
 
-use super::flags::PREFIX;
+use super::flags::VARIABLE_PREFIX;
 use super::plain::has_agent_prefix;
 
 /// Variables that set no flag but are legitimate. These are a keeper's version for old managers, and the variables of a
@@ -29,14 +29,14 @@ pub(super) fn warnings(
 }
 
 fn warning(command: &mut Command, name: &str) -> String {
-    let meant = name.strip_prefix(PREFIX).and_then(|rest| nearest(command, rest));
+    let meant = name.strip_prefix(VARIABLE_PREFIX).and_then(|rest| nearest(command, rest));
     let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
     format!("the variable {name} is unknown{meant}")
 }
 
 fn is_known(command: &Command, name: &OsStr) -> bool {
     let mut flags = command.get_subcommands().flat_map(Command::get_arguments);
-    let rest = &name.as_encoded_bytes()[PREFIX.len()..];
+    let rest = &name.as_encoded_bytes()[VARIABLE_PREFIX.len()..];
     let is = |known: &str| {
         rest == known.as_bytes() || known.ends_with('_') && rest.starts_with(known.as_bytes())
     };

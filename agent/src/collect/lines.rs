@@ -5,7 +5,7 @@
 
 use memchr::memmem;
 
-use super::scanner::{MARKER, MARKER_END, last_state_start, partial_marker_length};
+use super::scanner::{METRIC_MARKER, METRIC_MARKER_END, last_state_start, partial_marker_length};
 use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, EXCERPT_CHARS, MAX_LINE_BYTES};
 
@@ -44,7 +44,7 @@ pub struct LineCutter {
 impl LineCutter {
     /// Returns a cutter for metrics, and if `includes_text` is set, also for all other text.
     pub fn new(includes_text: bool) -> Self {
-        let marker = memmem::Finder::new(MARKER);
+        let marker = memmem::Finder::new(METRIC_MARKER);
         Self { marker, includes_text, carry: Vec::new(), within_line: false }
     }
 
@@ -112,7 +112,7 @@ impl LineCutter {
         while let Some(before) = self.marker.find(rest) {
             self.push_text(&rest[..before], true, lines);
             marked = true;
-            let body = &rest[before + MARKER.len()..];
+            let body = &rest[before + METRIC_MARKER.len()..];
             let (line, length) = match read_marked(body) {
                 Ok((line, length)) => (line, length),
                 Err(why) => {
@@ -145,7 +145,7 @@ impl LineCutter {
 fn read_marked(body: &[u8]) -> Result<(Line, usize), String> {
     let length = sdk::object_length(body).filter(|_| body.starts_with(b"{"));
     let length = length.ok_or_else(|| "no whole object follows the marker".to_owned())?;
-    if body.get(length) != Some(&MARKER_END) {
+    if body.get(length) != Some(&METRIC_MARKER_END) {
         return Err("no apostrophe follows its object".to_owned());
     }
     match sdk::read_record(&body[..length])? {

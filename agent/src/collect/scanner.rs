@@ -21,8 +21,8 @@ use super::{
 };
 
 /// The mark before each record of NNI's SDK on stdout, and the apostrophe after it.
-pub const MARKER: &[u8] = b"NNISDK_MEb'";
-pub(super) const MARKER_END: u8 = b'\'';
+pub const METRIC_MARKER: &[u8] = b"NNISDK_MEb'";
+pub(super) const METRIC_MARKER_END: u8 = b'\'';
 
 /// The number of bytes that are added to the tail at once.
 const PORTION_BYTES: usize = 64 * 1024;
@@ -90,7 +90,7 @@ impl StreamScanner {
             limits: LINE_LIMITS,
             reads_text: stream == Stream::Stdout
                 && (spec.text || spec.json_lines || !spec.patterns.is_empty()),
-            marker: memmem::Finder::new(MARKER),
+            marker: memmem::Finder::new(METRIC_MARKER),
             table_begin: memmem::Finder::new(epoch_table::FIRST_COLUMN),
             table: epoch_table::EpochTable::default(),
             carry: Vec::new(),
@@ -183,7 +183,7 @@ impl StreamScanner {
             self.carry.drain(..done);
             // The threshold doubles, so that a long line that arrives byte by byte is not read a million times. Beyond
             // the limit, everything is decided.
-            let most = self.limits.piece + MARKER.len() + 1;
+            let most = self.limits.piece + METRIC_MARKER.len() + 1;
             self.next_parse_length =
                 (2 * self.carry.len()).clamp(self.limits.early_read_bytes, most);
         }
@@ -208,20 +208,20 @@ impl StreamScanner {
         while let Some(length) = self.marker.find(&line[at..]) {
             self.read_text(&line[at..at + length], found);
             at += length;
-            let body = &line[at + MARKER.len()..];
+            let body = &line[at + METRIC_MARKER.len()..];
             match self.read_marked(body, ended) {
                 MarkerResult::SdkRecord(length, record) => {
                     if let SdkRecord::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
                     self.skip_reason = None;
-                    at += MARKER.len() + length;
+                    at += METRIC_MARKER.len() + length;
                 }
                 MarkerResult::Broken(why) => {
                     // The next bytes are the remains of the record, unless they are another record.
                     found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
                     self.skip_reason = Some(SkipReason::NoMetric);
-                    at += MARKER.len();
+                    at += METRIC_MARKER.len();
                 }
                 MarkerResult::Unfinished => {
                     self.skip_reason = None;
@@ -284,7 +284,7 @@ impl StreamScanner {
             None if ended => broken("its object does not end on the line".to_owned()),
             None => MarkerResult::Unfinished,
             Some(length) => match body.get(length) {
-                Some(&MARKER_END) => match sdk::read_record(&body[..length]) {
+                Some(&METRIC_MARKER_END) => match sdk::read_record(&body[..length]) {
                     Ok(record) => MarkerResult::SdkRecord(length + 1, record),
                     Err(why) => broken(why),
                 },
@@ -390,8 +390,8 @@ pub(super) fn last_state_start(piece: &[u8]) -> usize {
 
 /// Returns the number of bytes at the end of `piece` that may be the start of a marker.
 pub(super) fn partial_marker_length(piece: &[u8]) -> usize {
-    let longest = piece.len().min(MARKER.len() - 1);
-    (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)
+    let longest = piece.len().min(METRIC_MARKER.len() - 1);
+    (1..=longest).rev().find(|length| piece.ends_with(&METRIC_MARKER[..*length])).unwrap_or(0)
 }
 
 #[cfg(test)]

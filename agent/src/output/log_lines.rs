@@ -32,7 +32,7 @@ const SHOW_INTERVAL: Duration = Duration::from_secs(10);
 const MIN_SECRET_LINE_BYTES: usize = 8;
 
 /// The text in place of a secret.
-const MASK: &[u8] = b"***";
+const SECRET_MASK: &[u8] = b"***";
 
 /// Texts that must not leave the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Secrets {
             let mut rest = bytes.as_slice();
             while let Some(at) = finder.find(rest) {
                 masked.extend_from_slice(&rest[..at]);
-                masked.extend_from_slice(MASK);
+                masked.extend_from_slice(SECRET_MASK);
                 rest = &rest[at + secret.len()..];
             }
             masked.extend_from_slice(rest);

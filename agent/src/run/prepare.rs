@@ -43,7 +43,7 @@ pub(super) struct PreparedRun {
 }
 
 /// The shell with which NNI runs a trial's command.
-const BASH: &str = "/bin/bash";
+const BASH_PATH: &str = "/bin/bash";
 
 /// Returns the shell for a command line: `bash`, for which command lines are usually written, or `sh` if the image has
 /// no `bash`. In place of NNI's own keeper it is always `sh`, like NNI's.
@@ -62,7 +62,7 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let (shell, seed) = (shell(args.legacy.is_some(), BASH), RunSeed { random });
+    let (shell, seed) = (shell(args.legacy.is_some(), BASH_PATH), RunSeed { random });
     let mut settings = Settings::resolve(args, &variable, shell, seed)?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);

@@ -3,7 +3,7 @@
 
 use memchr::memmem;
 
-use crate::collect::{MARKER, ansi};
+use crate::collect::{METRIC_MARKER, ansi};
 
 /// The number of bytes of a tail that are searched: enough for a Python traceback and the lines around it.
 const SEARCHED_BYTES: usize = 16 * 1024;
@@ -32,7 +32,7 @@ pub(super) enum Hint {
 }
 
 /// The phrases, grouped by the programs that print them. In a line with several phrases, the first one here counts.
-const PHRASES: [(&str, Hint); 36] = [
+const HINT_PHRASES: [(&str, Hint); 36] = [
     // PyTorch.
     ("torch.OutOfMemoryError", Hint::GpuMemory),
     ("torch.cuda.OutOfMemoryError", Hint::GpuMemory),
@@ -83,7 +83,7 @@ const PHRASES: [(&str, Hint); 36] = [
 /// to the end.
 pub(super) fn find_hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     let tail = &tail[tail.len().saturating_sub(SEARCHED_BYTES)..];
-    let phrases = PHRASES.iter().filter(|(_, hint)| asked.contains(hint));
+    let phrases = HINT_PHRASES.iter().filter(|(_, hint)| asked.contains(hint));
     let places = phrases.filter_map(|(phrase, hint)| {
         let place = memmem::rfind(tail, phrase.as_bytes())?;
         // Of several phrases on one line, the first in the table counts.
@@ -112,7 +112,7 @@ pub(super) fn last_line(tail: &[u8]) -> Option<String> {
     let words = |line: &&[u8]| {
         let line = line.trim_ascii();
         // NNI's metric lines are for programs.
-        !line.is_empty() && !line.starts_with(MARKER)
+        !line.is_empty() && !line.starts_with(METRIC_MARKER)
     };
     let line = tail.rsplit(|byte| *byte == b'\n').find(words)?;
     // Of a progress bar, only the last state counts.
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_last_with_text() {
-        let metric = [b"bad\n", MARKER, b"{}'\n"].concat();
+        let metric = [b"bad\n", METRIC_MARKER, b"{}'\n"].concat();
         #[rustfmt::skip]
         let table: [(&str, &[u8], Option<&str>); 8] = [
             ("nothing",            b"",                          None),

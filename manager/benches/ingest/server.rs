@@ -25,7 +25,7 @@ use trial_manager::view::TrialCache;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 /// The experiment of all trials.
-pub(crate) const EXPERIMENT: &str = "bench";
+pub(crate) const EXPERIMENT_ID: &str = "bench";
 
 /// Returns the id of the trial with a number.
 pub(crate) fn trial_id(number: u64) -> TrialJobId {
@@ -53,7 +53,7 @@ async fn create_store(folder: &Path, trials: u64) -> Store {
 pub(crate) async fn serve(folder: &Path, trials: u64) {
     let store = create_store(folder, trials).await;
     let (handle, mut events) = ExperimentHandle::new(1024);
-    let experiment = ExperimentId::new(EXPERIMENT).unwrap();
+    let experiment = ExperimentId::new(EXPERIMENT_ID).unwrap();
     let clock = Arc::new(SystemClock);
     let intake = Intake::new(store.clone(), handle.clone(), experiment.clone(), clock.clone());
     let secret = Arc::new(Secret::load_or_create(&folder.join("secret")).unwrap());

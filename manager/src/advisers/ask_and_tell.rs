@@ -10,7 +10,7 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 
 /// The version of the protocol in the greeting.
-const PROTOCOL: u64 = 1;
+const PROTOCOL_VERSION: u64 = 1;
 
 /// A conversation with a program.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl AskAndTell {
 
 impl Conversation for AskAndTell {
     fn first_messages(&mut self, history: &mut History) -> ConversationStep {
-        let mut hello = json!({"type": "hello", "protocol": PROTOCOL});
+        let mut hello = json!({"type": "hello", "protocol": PROTOCOL_VERSION});
         if let Some(members) = hello.as_object_mut() {
             members.extend(self.greeting.clone());
             members.insert("search_space".to_owned(), history.space.clone());

@@ -174,7 +174,7 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
             let url = || std::fs::read_to_string(dir.manager_url()).ok();
             let (state, trouble) = if view::is_interrupted(row.ended_at_ms, open) {
                 let notice = view::missing_manager_notice(found.id.as_str());
-                (view::INTERRUPTED.to_owned(), Some(notice))
+                (view::INTERRUPTED_STATE.to_owned(), Some(notice))
             } else {
                 (row.state, row.trouble)
             };

@@ -27,7 +27,7 @@ const EXPERIMENT_FIELDS: [&str; 8] = [
     "trainingServicePlatform",
 ];
 
-const FORMATS: [ForeignFormat; 4] = [
+const FOREIGN_FORMATS: [ForeignFormat; 4] = [
     ForeignFormat {
         name: "a Katib experiment",
         recognise: find_katib_keys,
@@ -102,7 +102,7 @@ pub(super) fn recognise_tool(document: &Value) -> Option<String> {
     if members.keys().any(|key| EXPERIMENT_FIELDS.iter().any(|ours| folded(ours) == folded(key))) {
         return None;
     }
-    let (format, keys) = FORMATS.iter().find_map(|format| {
+    let (format, keys) = FOREIGN_FORMATS.iter().find_map(|format| {
         let keys = (format.recognise)(members);
         (!keys.is_empty()).then_some((format, keys))
     })?;
@@ -122,7 +122,7 @@ pub(super) fn recognise_tool(document: &Value) -> Option<String> {
 /// underscores do not matter. `None`: no tool has the word, or it has no counterpart.
 pub(super) fn counterpart(word: &str) -> Option<&'static str> {
     let plain = folded(word);
-    let rows = FORMATS.iter().flat_map(|format| format.counterparts);
+    let rows = FOREIGN_FORMATS.iter().flat_map(|format| format.counterparts);
     rows.filter(|(term, _)| {
         let mut words = term.split(", ").map(|word| word.strip_prefix("spec.").unwrap_or(word));
         words.any(|word| folded(word) == plain)
@@ -271,7 +271,7 @@ mod tests {
     fn the_documentation_has_every_counterpart() {
         let text = include_str!("../../../docs/configuration.md");
         let (_, section) = text.split_once("\n## From another tool\n").unwrap();
-        for ForeignFormat { name, counterparts, .. } in FORMATS {
+        for ForeignFormat { name, counterparts, .. } in FOREIGN_FORMATS {
             for (term, here) in counterparts {
                 let row = format!("| `{term}` | `{here}` |");
                 assert!(section.contains(&row), "{name}: {row}");

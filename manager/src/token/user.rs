@@ -14,7 +14,7 @@ use ring::hmac;
 use super::{Error, SECRET_BYTES, file, random_bytes};
 
 /// The first part of a user's token, which distinguishes it from a trial's token.
-const SCHEME: &str = "tku1";
+const USER_TOKEN_SCHEME: &str = "tku1";
 
 /// The minimum number of characters in a token that the user chose.
 const MIN_TOKEN_LENGTH: usize = 16;
@@ -36,7 +36,7 @@ impl UserToken {
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
         let new = || {
             let token = BASE64_URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>()?);
-            Ok(format!("{SCHEME}.{token}\n").into_bytes())
+            Ok(format!("{USER_TOKEN_SCHEME}.{token}\n").into_bytes())
         };
         parse_token(&file::read_or_create(path, new)?, path)?;
         let comparison_key = hmac::Key::new(hmac::HMAC_SHA256, &random_bytes::<SECRET_BYTES>()?);

@@ -24,7 +24,7 @@ const HOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The allowed difference between the clocks, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
 /// The hops, in order.
-const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
+const HOP_NAMES: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
 
 /// The manager and files to check.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
     };
     let mut checks = Vec::new();
     check_hops(address, spec, &mut checks).await;
-    for hop in &HOPS[checks.len()..] {
+    for hop in &HOP_NAMES[checks.len()..] {
         checks.push(Check::skipped(hop, "not checked"));
     }
     checks

@@ -22,7 +22,7 @@ use crate::wire::{self, Files, Refusal, Request};
 use crate::{Gone, Job, ServiceError, Setup, State, TrainingService};
 
 /// The version of the protocol.
-const PROTOCOL: u64 = 1;
+const PROTOCOL_VERSION: u64 = 1;
 /// The number of requests that the manager may have open at a time. Each has a thread.
 const IN_FLIGHT: u64 = 8;
 /// The longest wait of a request for output, and the interval of its checks.
@@ -139,11 +139,11 @@ fn initialize<S: TrainingService>(
     out: &Arc<Out>,
     make: &impl Fn(&Setup) -> Result<S, ServiceError>,
 ) -> Result<Server<S>, Refusal> {
-    let bound = |name: &str| params["protocol"][name].as_u64().unwrap_or(PROTOCOL);
-    if !(bound("min")..=bound("max")).contains(&PROTOCOL) {
-        let older = if bound("min") > PROTOCOL { "the plugin" } else { "trial-manager" };
+    let bound = |name: &str| params["protocol"][name].as_u64().unwrap_or(PROTOCOL_VERSION);
+    if !(bound("min")..=bound("max")).contains(&PROTOCOL_VERSION) {
+        let older = if bound("min") > PROTOCOL_VERSION { "the plugin" } else { "trial-manager" };
         let message = format!(
-            "this plugin uses version {PROTOCOL} of the protocol, and trial-manager uses versions {} to {}; update {older}",
+            "this plugin uses version {PROTOCOL_VERSION} of the protocol, and trial-manager uses versions {} to {}; update {older}",
             bound("min"),
             bound("max")
         );
@@ -206,7 +206,7 @@ struct Server<S> {
 impl<S: TrainingService> Server<S> {
     fn hello(&self) -> Value {
         json!({
-            "protocol": PROTOCOL,
+            "protocol": PROTOCOL_VERSION,
             "service": {"name": self.service.name(), "version": self.service.version()},
             "capabilities": {
                 "adopt": true, "check": true, "clean_up": true, "finish": true, "output": true,

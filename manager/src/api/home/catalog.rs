@@ -245,7 +245,7 @@ fn mark_running(data_dir: &Path, mut entries: Vec<CatalogEntry>) -> Vec<CatalogE
         let database = ExperimentDir::new(data_dir, &id).database();
         let open = Store::is_open_to_write(&database);
         if view::is_interrupted(summary.ended_at_ms, open) {
-            view::INTERRUPTED.clone_into(&mut summary.state);
+            view::INTERRUPTED_STATE.clone_into(&mut summary.state);
             summary.trouble = Some(view::missing_manager_notice(&summary.id));
         } else {
             entry.is_running = true;

@@ -84,7 +84,7 @@ pub(super) fn standing(entry: &CatalogEntry) -> &'static str {
         "DONE" => "done",
         "STOPPED" => "stopped",
         "ERROR" | "UNREADABLE" => "failed",
-        view::INTERRUPTED => "interrupted",
+        view::INTERRUPTED_STATE => "interrupted",
         _ => "running",
     }
 }
@@ -278,7 +278,7 @@ mod tests {
     fn selected_ids(query: &ExperimentQuery) -> Vec<String> {
         let entries = vec![
             entry("a", "DONE", "ann", Some(0.5)),
-            entry("b", view::INTERRUPTED, "bob", None),
+            entry("b", view::INTERRUPTED_STATE, "bob", None),
             entry("c", "RUNNING", "ann", Some(0.7)),
         ];
         query.select(entries).unwrap().into_iter().map(|entry| entry.summary.id).collect()

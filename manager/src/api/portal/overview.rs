@@ -158,7 +158,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
 
 /// Returns the run time. It is unknown if the manager was killed before it recorded the time.
 fn run_time(shown: &ExperimentView) -> String {
-    let is_unknown = shown.state == view::INTERRUPTED && shown.elapsed_ms == 0;
+    let is_unknown = shown.state == view::INTERRUPTED_STATE && shown.elapsed_ms == 0;
     if is_unknown { "–".to_owned() } else { display::span(shown.elapsed_ms) }
 }
 
@@ -309,7 +309,7 @@ fn control_section(viewer: &Viewer, shown: &ExperimentView, has_manager: bool) -
             h2 { "Controls" }
             @if !viewer.may_change {
                 p.hint { a href=(url("/login")) { "Log in" } " to change limits or to stop the experiment." }
-            } @else if shown.ended_at_ms.is_some() || shown.state == view::INTERRUPTED {
+            } @else if shown.ended_at_ms.is_some() || shown.state == view::INTERRUPTED_STATE {
                 (continuation_hint(shown, has_manager))
             } @else {
                 // An empty field leaves its limit unchanged, even if another user changes that limit meanwhile.

@@ -12,7 +12,7 @@
 
 mod curves;
 
-use self::curves::{Curve, FAMILIES};
+use self::curves::{CURVE_FAMILIES, Curve};
 use super::{Assessment, Assessor, Error};
 use crate::search::class_args::Arguments;
 
@@ -114,7 +114,7 @@ fn agreeing_curves(history: &[f64], target: u32) -> Vec<Curve> {
     // As in NNI, a curve is dropped if its squared errors exceed those of predicting twice the mean.
     let limit = mean(history) * history.iter().sum::<f64>();
     let mut fitted: Vec<Curve> =
-        FAMILIES.iter().map(|family| Curve::fit_to(family, history)).collect();
+        CURVE_FAMILIES.iter().map(|family| Curve::fit_to(family, history)).collect();
     fitted
         .retain(|curve| steps().map(|(x, y)| (curve.value_at(x) - y).powi(2)).sum::<f64>() < limit);
     let last = steps().last().map_or(1.0, |(step, _)| step);

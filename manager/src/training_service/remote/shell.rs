@@ -43,14 +43,14 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// The characters that a quoted word of a login shell may not contain, and their stand-ins. A C shell does not accept
 /// line breaks and exclamation marks there, and `fish` reads a backslash before a quote or a backslash.
-const UNQUOTABLE: [(char, char); 4] =
+const QUOTE_STAND_INS: [(char, char); 4] =
     [('\'', '\u{1}'), ('\n', '\u{2}'), ('\\', '\u{3}'), ('!', '\u{4}')];
 
 /// Returns the command that runs a script in a Bourne shell, whatever the login shell is. The first line of the output
 /// is empty, because a login shell may print text without a line break first.
 pub(super) fn bourne_command(script: &str) -> String {
     let mut encoded = format!("echo\n{script}");
-    for (character, stand_in) in UNQUOTABLE {
+    for (character, stand_in) in QUOTE_STAND_INS {
         encoded = encoded.replace(character, &stand_in.to_string());
     }
     let decode = r#"tr "\001\002\003\004" "\047\012\134\041""#;

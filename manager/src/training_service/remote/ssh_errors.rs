@@ -34,7 +34,7 @@ fn reason_line(text: &str) -> Option<&str> {
 }
 
 /// The remedies for reasons that contain a text.
-const REMEDIES: [(&str, &str); 9] = [
+const SSH_REMEDIES: [(&str, &str); 9] = [
     (
         "Permission denied (",
         "the machine does not accept the key; add the public key there (`ssh-copy-id`), name a key that it accepts in \
@@ -60,7 +60,7 @@ fn remedy(reason: &str, messages: &str) -> Option<String> {
     if reason.starts_with("Host key verification failed") {
         return Some(host_key_remedy(messages));
     }
-    let known = REMEDIES.iter().find(|(part, _)| reason.contains(part));
+    let known = SSH_REMEDIES.iter().find(|(part, _)| reason.contains(part));
     known.map(|(_, remedy)| (*remedy).to_owned())
 }
 

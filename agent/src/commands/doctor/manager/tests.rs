@@ -130,7 +130,7 @@ async fn the_failed_hop_is_named_and_later_hops_are_skipped() {
         let checks = check(&spec(url, token_file.clone(), None)).await;
         assert_eq!(first_problem(&checks), trouble, "{case}: {checks:?}");
         let names: Vec<_> = checks.iter().map(|check| check.name).collect();
-        assert_eq!(names, HOPS, "{case}: every hop has its line");
+        assert_eq!(names, HOP_NAMES, "{case}: every hop has its line");
         if let Some((name, CheckState::Fail)) = trouble {
             let behind = checks.iter().skip_while(|check| check.name != name).skip(1);
             assert!(

@@ -167,7 +167,7 @@ pub(super) fn state_badge(entry: &CatalogEntry) -> (&'static str, &'static str) 
     let has_result = summary.best.is_some() || summary.front.is_some_and(|front| front > 0);
     match standing(entry) {
         "running" => ("RUNNING", "running"),
-        "interrupted" => (view::INTERRUPTED, "interrupted"),
+        "interrupted" => (view::INTERRUPTED_STATE, "interrupted"),
         "done" if summary.failed > 0 && !has_result => ("FAILED", "done, no result"),
         "done" => ("DONE", "done"),
         "failed" => ("FAILED", "failed"),

@@ -19,7 +19,7 @@ pub(super) struct Family {
 }
 
 /// NNI's twelve families, with its formulas.
-pub(super) const FAMILIES: [Family; 12] = [
+pub(super) const CURVE_FAMILIES: [Family; 12] = [
     Family {
         name: "vap",
         parameter_count: 3,
