@@ -6,7 +6,7 @@ use trial_protocol::{Cause, TrialExit};
 use crate::test_agent::{TestAgent, wait_until};
 
 /// The places and the ways in which the program is made to fail.
-const FAULTS: [&str; 6] =
+const FAULT_PLACES: [&str; 6] =
     ["pump", "supervise", "spool", "abort:pump", "abort:supervise", "abort:spool"];
 
 /// The message that the trial is held.
@@ -30,7 +30,7 @@ fn wait_until_held(agent: u32) {
 
 #[test]
 fn the_trial_continues_and_its_exit_code_is_passed_on() {
-    for fault in FAULTS {
+    for fault in FAULT_PLACES {
         let line = format!("{WAITING_TRIAL} echo out; echo err >&2; exit 7");
         let running = failing_agent(fault, &line).start().wait_for("pid");
         wait_until_held(running.pid());

@@ -21,7 +21,7 @@ if "patient" in sys.argv and x < 0.15:
 "#;
 
 /// A user's tuner that proposes i / 10 and records every call.
-const TUNER: &str = r#"
+const TUNER_SCRIPT: &str = r#"
 import json, os, threading
 from nni.tuner import Tuner
 
@@ -63,7 +63,7 @@ class Stepper(Tuner):
 "#;
 
 /// A user's assessor that stops a trial whose first result is below 0.01.
-const ASSESSOR: &str = r"
+const ASSESSOR_SCRIPT: &str = r"
 from nni.assessor import Assessor, AssessResult
 
 class Strict(Assessor):
@@ -74,8 +74,8 @@ class Strict(Assessor):
 fn create_bed() -> TestBed {
     let bed = TestBed::new();
     bed.write("code/square.py", SQUARE_SOURCE);
-    bed.write("algorithms/mine.py", TUNER);
-    bed.write("algorithms/strict.py", ASSESSOR);
+    bed.write("algorithms/mine.py", TUNER_SCRIPT);
+    bed.write("algorithms/strict.py", ASSESSOR_SCRIPT);
     bed
 }
 
@@ -290,7 +290,7 @@ fn a_permanently_failing_tuner_leaves_a_resumable_search() {
         outcome.stderr
     );
     // After the repair, the search continues.
-    let mended = TUNER.replace("self.next == self.fail_at", "False");
+    let mended = TUNER_SCRIPT.replace("self.next == self.fail_at", "False");
     bed.write("algorithms/mine.py", &mended);
     let outcome = Outcome::run_resume(&bed, &outcome.id);
     outcome.expect_done(6, 0);

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use serde_json::json;
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
-const TRIAL: &str = "import nni
+const TRIAL_SCRIPT: &str = "import nni
 x = nni.get_next_parameter()['x']
 nni.report_intermediate_result(x / 2)
 nni.report_final_result(x)
@@ -17,7 +17,7 @@ nni.report_final_result(x)
 fn a_result_that_nni_s_keeper_posts_reaches_the_trial() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("code/trial.py", TRIAL);
+    bed.write("code/trial.py", TRIAL_SCRIPT);
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port().to_string();
     drop(free);

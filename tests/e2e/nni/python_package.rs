@@ -79,7 +79,7 @@ again.stop()
 print(json.dumps(seen))
 ";
 
-const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
+const TRIAL_SCRIPT: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
 
 /// The unchanged FrameworkController example of NNI's documentation. The test adds the lines that it omits.
 const DOCUMENTED_EXAMPLE: &str =
@@ -149,7 +149,7 @@ fn experiment_entry(bed: &TestBed) -> Value {
 fn nni_s_python_api_runs_steers_and_stops_a_search() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("trial.py", TRIAL);
+    bed.write("trial.py", TRIAL_SCRIPT);
     bed.write("search.py", LOCAL_SEARCH);
     let port = free_port().to_string();
     let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &["search.py", &port]));
@@ -170,7 +170,7 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
 fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("trial.py", TRIAL);
+    bed.write("trial.py", TRIAL_SCRIPT);
     bed.write("search.py", RETURN_TO_EXPERIMENT);
     let port = free_port().to_string();
     let (finished, output) = finish(&bed, &mut nni_command(&bed, &python, &["search.py", &port]));
@@ -187,7 +187,7 @@ fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
 fn nnictl_creates_resumes_views_and_stops_experiments() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("trial.py", TRIAL);
+    bed.write("trial.py", TRIAL_SCRIPT);
     bed.write("config.yml", CONFIGURATION);
     bed.write("space.json", SEARCH_SPACE);
     let ctl = |line: &str| {
@@ -241,7 +241,7 @@ impl DocumentedExample {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         kube.write_kubeconfig(&bed.path("kubeconfig"));
-        bed.write("trial.py", TRIAL);
+        bed.write("trial.py", TRIAL_SCRIPT);
         bed.write("model.py", sdk);
         let before = "search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}\n";
         let run = format!("{changes}experiment.run({})", free_port());
@@ -379,7 +379,7 @@ fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     // Only the manager's address is specific to the site.
     bed.write("config-kubeflow-tf.yml", &file.replace("10.10.10.10", "127.0.0.1"));
     bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
-    bed.write("trial.py", TRIAL);
+    bed.write("trial.py", TRIAL_SCRIPT);
     bed.write("dist_mnist.py", &script_with_own_sdk());
     let ctl = |line: &str, code: i32| {
         let words: Vec<&str> = ["-m", "nni.nnictl"].into_iter().chain(line.split(' ')).collect();
@@ -412,7 +412,7 @@ fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
 fn a_failed_start_is_reported_and_leaves_no_process() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("trial.py", TRIAL);
+    bed.write("trial.py", TRIAL_SCRIPT);
     bed.write("config.yml", &CONFIGURATION.replace("Random", "Rndom"));
     bed.write("space.json", SEARCH_SPACE);
     let port = free_port().to_string();

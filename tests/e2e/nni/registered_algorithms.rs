@@ -7,7 +7,7 @@ use serde_json::json;
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, nni_python};
 
 /// A tuner that proposes 0, 1, 2 and so on, and records its arguments.
-const TUNER: &str = r#"
+const TUNER_SCRIPT: &str = r#"
 from nni.tuner import Tuner
 
 class Counter(Tuner):
@@ -42,7 +42,7 @@ fn stdout_of(command: &mut Command) -> String {
 fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("installed/counting.py", TUNER);
+    bed.write("installed/counting.py", TUNER_SCRIPT);
     let registration = bed.write("counter.yml", REGISTRATION);
     let settings = [("NNI_CONFIG_DIR", bed.path("nni")), ("PYTHONPATH", bed.path("installed"))];
     let words = ["-m", "nni.tools.nnictl.nnictl", "algo", "register", "--meta_path"];

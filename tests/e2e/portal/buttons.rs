@@ -7,7 +7,7 @@ use trialkeeper_tests::{
 };
 
 /// A trial whose first run fails. Every other run records its start and waits at a gate.
-const TRIAL: &str = r#"#!/bin/sh
+const TRIAL_SCRIPT: &str = r#"#!/bin/sh
 if mkdir "$BED/once" 2>/dev/null; then exit 3; fi
 echo "$NNI_TRIAL_SEQ_ID" >>"$BED/begun"
 if [ "$NNI_TRIAL_SEQ_ID" = 0 ]; then
@@ -40,7 +40,7 @@ fn a_search_is_steered_from_its_pages() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (gate, own) = (Gate::new(&bed.path("gate")), Gate::new(&bed.path("own")));
-    bed.write_script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL_SCRIPT);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 20).start(&bed);
     let wait_for_started = |count: usize| {

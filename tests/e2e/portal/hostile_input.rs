@@ -11,7 +11,7 @@ const MARKUP: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1
 const CONTROL_CHARACTERS: &str = "\u{1b}[31mred\u{7}\u{0}\u{202e}txet\u{2066}\u{85}";
 
 /// A trial that reports curves with such names and values, and prints terminal control sequences.
-const TRIAL: &str = r#"
+const TRIAL_SCRIPT: &str = r#"
 import json, os, sys
 markup, wild = json.loads(sys.argv[1])
 def report(kind, sequence, value):
@@ -37,7 +37,7 @@ const INSPECT_PAGE: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f
 fn hostile_names_and_values_are_text_on_every_page() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    bed.write("code/trial.py", TRIAL);
+    bed.write("code/trial.py", TRIAL_SCRIPT);
     let (name, space) = (format!("{MARKUP}{CONTROL_CHARACTERS}"), |key: &str, values: Value| {
         (key.to_owned(), json!({"_type": "choice", "_value": values}))
     });

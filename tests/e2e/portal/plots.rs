@@ -5,7 +5,7 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, RunningProgram, TestBed, WAIT_TIMEOUT, seed};
 
 /// The plots of the page that the script draws.
-const PLOTS: [&str; 9] = [
+const PLOT_NAMES: [&str; 9] = [
     "history",
     "parallel",
     "importance-bars",
@@ -44,7 +44,7 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
     {
         browser.set_viewport(width, 900, dark);
         browser.open(&format!("{url}/plots"));
-        for plot in PLOTS {
+        for plot in PLOT_NAMES {
             assert!(scroll_to_plot(&browser, plot) > 0, "{plot} at {width}");
         }
         let wider = "return document.documentElement.scrollWidth > innerWidth";
@@ -282,7 +282,7 @@ fn plots_are_downloaded_as_pictures() {
     let kept = "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
            blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };";
     browser.run_script(kept);
-    for (count, plot) in PLOTS.iter().enumerate() {
+    for (count, plot) in PLOT_NAMES.iter().enumerate() {
         scroll_to_plot(&browser, plot);
         browser.run_script(&format!(
             "for (const one of document.querySelectorAll('[data-plot={plot}] .files button:not([hidden])')) one.click()"

@@ -8,7 +8,7 @@ use serde_json::json;
 use trialkeeper_tests::{Browser, Gate, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that prints steps, markup and control sequences. All trials but the first four wait at the gate.
-const TRIAL: &str = r#"#!/bin/sh
+const TRIAL_SCRIPT: &str = r#"#!/bin/sh
 seq="$NNI_TRIAL_SEQ_ID"
 printf 'hello <img src=x onerror=window.hacked=1> \033[31mred\033[0m \342\200\256\n'
 echo "warning <script>window.hacked=1</script>" >&2
@@ -62,7 +62,7 @@ fn a_running_search_is_shown_live() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write_script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL_SCRIPT);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let search = Search::new(&command, 6).with("experimentName", "<b>bold</b>");
     let running = search.start(&bed);

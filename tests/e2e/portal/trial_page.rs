@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::{Browser, Gate, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for};
 
 /// A trial that prints more lines than fit, one of them long, leaves a file, and then waits at the gate.
-const TRIAL: &str = r#"#!/bin/sh
+const TRIAL_SCRIPT: &str = r#"#!/bin/sh
 seq 1 100
 printf 'a long line: %0900d\n' 7
 echo model >"$NNI_OUTPUT_DIR/model.txt"
@@ -27,7 +27,7 @@ fn create_repository(bed: &TestBed) {
         git.args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(words);
         assert!(git.current_dir(&code).status().unwrap().success(), "{words:?}");
     }
-    bed.write_script("code/trial.sh", TRIAL);
+    bed.write_script("code/trial.sh", TRIAL_SCRIPT);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-const TRIALS: u32 = 6;
-const STEPS: usize = 10;
+const TRIAL_COUNT: u32 = 6;
+const STEP_COUNT: usize = 10;
 
 /// A trial that takes ten steps, each after a release of the gate. It prints a metric and then records the
 /// print for the test.
@@ -74,8 +74,8 @@ fn a_killed_manager_resumes_without_losing_or_duplicating_a_metric() {
         ("before the first metric",          vec![(0, 3)]),
         ("at the first metric",              vec![(1, 0)]),
         ("in mid-trial",                     vec![(7, 5)]),
-        ("while both trials end",            vec![(2 * STEPS, 0)]),
-        ("and both trials end without it",   vec![(13, 2 * STEPS - 13)]),
+        ("while both trials end",            vec![(2 * STEP_COUNT, 0)]),
+        ("and both trials end without it",   vec![(13, 2 * STEP_COUNT - 13)]),
         ("again and again",                  vec![(3, 2), (9, 4), (6, 1), (11, 0)]),
     ];
     for (case, kills) in kills {
@@ -103,7 +103,7 @@ fn search_with_kills(kills: &[(usize, usize)]) {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write_script("code/steady.sh", GATED_TRIAL);
-    let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIALS)
+    let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIAL_COUNT)
         .with("trialConcurrency", 2);
     let mut manager = search.start(&bed);
     let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
@@ -125,23 +125,24 @@ fn search_with_kills(kills: &[(usize, usize)]) {
         manager.signal(Signal::SIGKILL);
         assert_eq!(manager.finish(WAIT_TIMEOUT).code, None);
         // Trials continue without a manager. At most the remaining steps can be taken.
-        let left: usize = recorded_values(&bed).values().map(|values| STEPS - values.len()).sum();
+        let left: usize =
+            recorded_values(&bed).values().map(|values| STEP_COUNT - values.len()).sum();
         let during = left.min(*during);
         gate.release(during);
         steps += during;
         wait_for_steps(&bed, steps);
         manager = Outcome::start_resume(&bed, &id);
     }
-    let all = usize::try_from(TRIALS).unwrap() * STEPS;
+    let all = usize::try_from(TRIAL_COUNT).unwrap() * STEP_COUNT;
     gate.release(all - steps);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT));
 
-    search.expect_done(TRIALS.try_into().unwrap(), 0);
+    search.expect_done(TRIAL_COUNT.try_into().unwrap(), 0);
     let printed = recorded_values(&bed);
     let stored = stored_metrics(&bed, &id);
     assert_eq!(printed.len(), search.trials.len());
     for trial in &search.trials {
-        assert_eq!(printed[&trial.id].len(), STEPS, "a trial ran twice");
+        assert_eq!(printed[&trial.id].len(), STEP_COUNT, "a trial ran twice");
         assert_eq!(trial.intermediate, printed[&trial.id], "{trial:?}");
         assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
 

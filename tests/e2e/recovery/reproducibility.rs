@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that records its start and waits at the gate.
-const TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+const TRIAL_SCRIPT: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
-const TRIALS: usize = 14;
+const TRIAL_COUNT: usize = 14;
 
 fn finish(running: RunningProgram) -> Outcome {
     Outcome::parse(running.finish(WAIT_TIMEOUT))
@@ -21,7 +21,7 @@ fn trial_outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> 
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     let outcome = match stop {
         None => {
-            gate.release(TRIALS);
+            gate.release(TRIAL_COUNT);
             finish(running)
         }
         Some(stop) => {
@@ -31,7 +31,7 @@ fn trial_outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> 
             running.signal(Signal::SIGINT);
             let id = finish(running).id;
             let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
-            gate.release(TRIALS);
+            gate.release(TRIAL_COUNT);
             finish(resumed)
         }
     };
@@ -42,7 +42,7 @@ fn trial_outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> 
 fn search(tuner: &Value) -> Search {
     let space = match tuner["name"].as_str() {
         Some("Batch") => {
-            let sets = (0..TRIALS).map(|i| json!({"x": i}));
+            let sets = (0..TRIAL_COUNT).map(|i| json!({"x": i}));
             json!({"sets": {"_type": "choice", "_value": sets.collect::<Value>()}})
         }
         Some("GridSearch") => json!({"x": {"_type": "quniform", "_value": [0, 1, 0.05]}}),
@@ -50,8 +50,8 @@ fn search(tuner: &Value) -> Search {
             json!({"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "randint", "_value": [0, 9]}})
         }
     };
-    let trials = TRIALS.try_into().unwrap();
-    Search::new(TRIAL, trials).with("searchSpace", space).with("tuner", tuner.clone())
+    let trials = TRIAL_COUNT.try_into().unwrap();
+    Search::new(TRIAL_SCRIPT, trials).with("searchSpace", space).with("tuner", tuner.clone())
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn every_tuner_proposes_the_same_after_a_resume() {
     for (name, more) in table {
         let search = search(&json!({"name": name, "classArgs": args(more.clone())}));
         let uninterrupted = trial_outcomes(&search, None);
-        assert_eq!(uninterrupted.len(), TRIALS, "{name}");
+        assert_eq!(uninterrupted.len(), TRIAL_COUNT, "{name}");
         assert_eq!(uninterrupted, trial_outcomes(&search, Some(12)), "{name} with {more}");
     }
 }

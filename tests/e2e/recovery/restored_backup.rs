@@ -11,7 +11,7 @@ use trialkeeper_tests::{
     wait_for,
 };
 
-const STEPS: usize = 10;
+const STEP_COUNT: usize = 10;
 
 /// A trial that takes ten steps, each after a release of the gate, and prints a metric at each.
 const GATED_TRIAL: &str = r#"#!/bin/sh
@@ -117,13 +117,13 @@ impl Scenario {
     }
 
     fn finish(self) -> (TestBed, String, Outcome) {
-        self.gates.iter().for_each(|gate| gate.release(STEPS - 6));
+        self.gates.iter().for_each(|gate| gate.release(STEP_COUNT - 6));
         (self.bed, self.id, Outcome::parse(self.manager.finish(WAIT_TIMEOUT)))
     }
 }
 
 fn all_steps() -> Vec<Value> {
-    (0..STEPS).map(Value::from).collect()
+    (0..STEP_COUNT).map(Value::from).collect()
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn agents_resend_the_reports_that_a_restored_backup_lacks() {
     for trial in &outcome.trials {
         assert_eq!(trial.intermediate, all_steps(), "{trial:?}\n{}", outcome.stderr);
     }
-    assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "a trial ran twice");
+    assert_eq!(bed.read("record").lines().count(), 2 * STEP_COUNT, "a trial ran twice");
     assert!(outcome.stderr.contains("reports that it has acknowledged"), "{}", outcome.stderr);
     let check = run_manager(&bed, &["check", &id]);
     assert_eq!((check.code, check.stdout.as_slice()), (Some(0), &b""[..]), "{}", check.stderr);
@@ -167,7 +167,7 @@ fn reports_that_a_restored_backup_loses_are_named() {
     let wrong = String::from_utf8(check.stdout).unwrap();
     assert_eq!((check.code, wrong.lines().count()), (Some(1), 2), "{wrong}");
     for trial in &outcome.trials {
-        assert!(trial.intermediate.len() < STEPS, "{trial:?}");
+        assert!(trial.intermediate.len() < STEP_COUNT, "{trial:?}");
         assert!(wrong.contains(&format!("trial {}", trial.id)), "{wrong}");
         let why = run_manager(&bed, &["trial", "why", &trial.id, "--experiment", &id]);
         let why = String::from_utf8(why.stdout).unwrap();

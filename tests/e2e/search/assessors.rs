@@ -8,7 +8,7 @@ use trialkeeper_tests::{
 
 /// A trial with one of three curves of ten steps: good, almost as good, or hopeless. Each step waits for the
 /// trial's own gate.
-const TRIAL: &str = r#"
+const TRIAL_SCRIPT: &str = r#"
 case {{x}} in
 0) curve="0.5 0.65 0.73 0.78 0.81 0.83 0.84 0.85 0.855 0.86" ;;
 1) curve="0.49 0.64 0.72 0.77 0.8 0.82 0.83 0.84 0.845 0.85" ;;
@@ -74,7 +74,7 @@ fn trial_outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> 
 
 fn search(assessor: &Value) -> Search {
     let sets = json!([{"x": 0}, {"x": 1}, {"x": 2}]);
-    Search::new(TRIAL, 3)
+    Search::new(TRIAL_SCRIPT, 3)
         .with("trialConcurrency", 2)
         .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
         .with("tuner", json!({"name": "Batch"}))

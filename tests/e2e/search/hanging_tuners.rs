@@ -28,7 +28,7 @@ for line in sys.stdin:
 "#;
 
 /// An NNI tuner that proposes 0.1, 0.2 and so on. Its first instance hangs at the second proposal.
-const TUNER: &str = r#"
+const TUNER_SCRIPT: &str = r#"
 import os, time
 from nni.tuner import Tuner
 
@@ -55,7 +55,7 @@ class Hanging(Tuner):
 "#;
 
 /// An NNI assessor that stops trials below 0.15. Its first instance hangs at the first result.
-const ASSESSOR: &str = r#"
+const ASSESSOR_SCRIPT: &str = r#"
 import os, time
 from nni.assessor import Assessor, AssessResult
 
@@ -221,7 +221,7 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
 fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("algorithms/mine.py", TUNER);
+    bed.write("algorithms/mine.py", TUNER_SCRIPT);
     let tuner = json!({
         "className": "mine.Hanging",
         "codeDirectory": "algorithms",
@@ -246,8 +246,8 @@ fn a_hanging_assessor_is_reported_and_restarted() {
     let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    bed.write("algorithms/mine.py", TUNER);
-    bed.write("algorithms/strict.py", ASSESSOR);
+    bed.write("algorithms/mine.py", TUNER_SCRIPT);
+    bed.write("algorithms/strict.py", ASSESSOR_SCRIPT);
     bed.write("no", "");
     let class = |name: &str, mark: &str| {
         let args = json!({"mark": bed.path(mark)});

@@ -6,7 +6,7 @@ use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial whose result is the number of training steps of its model, including those of the checkpoints that
 /// it continues.
-const TRIAL: &str = "
+const TRIAL_SCRIPT: &str = "
 steps=0
 [ -f {{load_checkpoint_dir}}/model ] && read steps < {{load_checkpoint_dir}}/model
 steps=$((steps + 1))
@@ -33,7 +33,7 @@ fn expect_three_steps(outcome: &Outcome) {
 #[test]
 fn a_population_is_trained_step_by_step() {
     let bed = TestBed::new();
-    let outcome = search(TRIAL).run(&bed);
+    let outcome = search(TRIAL_SCRIPT).run(&bed);
     expect_three_steps(&outcome);
     let folder = bed.data_folder().join(&outcome.id).join("checkpoint");
     let member = |trial: usize| outcome.trials[trial].parameters["save_checkpoint_dir"].clone();
@@ -46,7 +46,7 @@ fn a_population_continues_after_a_resume() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let waiting = "[ $NNI_TRIAL_SEQ_ID -lt 5 ] || { echo >>../waits; read _ <../gate; }";
-    let running = search(&format!("{waiting}\n{TRIAL}")).start(&bed);
+    let running = search(&format!("{waiting}\n{TRIAL_SCRIPT}")).start(&bed);
     wait_for("a trial of the second step", WAIT_TIMEOUT, || {
         (!bed.read("waits").is_empty()).then_some(())
     });

@@ -33,7 +33,7 @@ const SCROLL_TO_END: &str = "if (!window.scrolling) { window.scrolling = true; w
 /// The number of results that the watched trial prints. Its pauses are random, so that they do not follow the
 /// page's updates.
 const TRIAL_STEPS: usize = 40;
-const TRIAL: &str = "import random, sys, time
+const TRIAL_SCRIPT: &str = "import random, sys, time
 time.sleep(5)
 for step in range(40):
     time.sleep(0.5 + random.random())
@@ -187,7 +187,7 @@ fn measure_home(browser: &Browser) -> f64 {
 /// maximum in milliseconds. If `path` ends with a slash, the trial's id is appended.
 fn measure_display_delay(browser: &Browser, path: &str) -> (f64, f64) {
     let bed = TestBed::new();
-    bed.write("code/trial.py", TRIAL);
+    bed.write("code/trial.py", TRIAL_SCRIPT);
     let experiment = format!(
         "trialCommand: python3 trial.py {}\ntrialCodeDirectory: code\ntrialConcurrency: 1\nmaxTrialNumber: 1\n\
          searchSpace: {{x: {{_type: uniform, _value: [0, 1]}}}}\ntuner: {{name: Random}}\ntrainingService: {{platform: local}}\n",

@@ -58,13 +58,13 @@ impl Bed {
     }
 }
 
-const PLACE: &str = "/api/v1/trials/t/events";
+const EVENTS_PATH: &str = "/api/v1/trials/t/events";
 
 #[tokio::test]
 async fn the_pods_output_is_sent_until_its_agent_reports() {
     let bed = Bed::new().await;
     let service = bed.runs(Ok(vec![b"a\xe2", b"\x82", b"\xacb\xe2"]));
-    let mut stream = open_stream(&bed, PLACE, None).await;
+    let mut stream = open_stream(&bed, EVENTS_PATH, None).await;
     let (event, _, _) = next_event(&mut stream).await.unwrap();
     assert_eq!(event, "trial");
     let (event, id, data) = next_event(&mut stream).await.unwrap();
@@ -104,7 +104,7 @@ async fn the_pods_output_is_sent_until_its_agent_reports() {
 async fn the_reason_for_absent_output_is_sent_once() {
     let bed = Bed::new().await;
     let service = bed.runs(Err("it may not be read".to_owned()));
-    let mut stream = open_stream(&bed, PLACE, None).await;
+    let mut stream = open_stream(&bed, EVENTS_PATH, None).await;
     next_event(&mut stream).await.unwrap();
     let (event, _, data) = next_event(&mut stream).await.unwrap();
     assert_eq!((event.as_str(), data), ("unheard", json!({"why": "it may not be read"})));

@@ -11,7 +11,7 @@ use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT};
 use super::{WorkloadKind, open_store, wall_now_ms};
 
 /// A trial that writes the times of its first and its last instruction, in nanoseconds.
-const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; [ "$TRIALKEEPER_ROLE_INDEX" != 0 ] || echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
+const TRIAL_SCRIPT: &str = r#"b=$(date +%s%N); echo score=1; [ "$TRIALKEEPER_ROLE_INDEX" != 0 ] || echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
 
 /// The times of a hand-over, in milliseconds since the first trial's last instruction.
 struct HandOver {
@@ -90,7 +90,7 @@ fn run_search(trials: u32, hand_over: &str, storage: &str, pods: PodLayout) -> V
     section["platform"] = json!("kubernetes");
     (section["storage"], section["handOver"]) = (json!(storage), json!(hand_over));
     section["kubeconfig"] = json!(bed.path("kubeconfig").display().to_string());
-    let search = Search::new(TRIAL, trials).with("objective", "score");
+    let search = Search::new(TRIAL_SCRIPT, trials).with("objective", "score");
     let search = search.with("trainingService", section);
     let mut command = search.command(&bed);
     command.args(["--host", "127.0.0.1"]);
@@ -128,7 +128,7 @@ fn run_search(trials: u32, hand_over: &str, storage: &str, pods: PodLayout) -> V
         .collect()
 }
 
-/// Reads a line that [`TRIAL`] wrote: the trial's id, and its two times in milliseconds.
+/// Reads a line that [`TRIAL_SCRIPT`] wrote: the trial's id, and its two times in milliseconds.
 fn parse_times(line: &str) -> (&str, f64, f64) {
     let mut words = line.split(' ');
     let trial = words.next().unwrap();
