@@ -1,4 +1,4 @@
-//! The HTTP client of the agent, a small server, and the two services that use the server.
+//! The HTTP client of the agent, and a small server with two services: the SDK's channel, and the status of the run.
 
 pub mod channel;
 pub mod client;

@@ -263,7 +263,7 @@ impl Trial {
         }
     }
 
-    /// Checks whether the guard has ended before the agent, and drops it then. `None`: it is running.
+    /// Returns the guard if it has ended before the agent, and forgets it. `None`: the guard is running.
     pub fn take_lost_guard(&mut self) -> Option<LostGuard> {
         let status = self.guard.as_mut()?.take_exit_status()?;
         self.guard = None;

@@ -33,13 +33,13 @@ pub struct Pattern {
     has_value: bool,
 }
 
-/// The errors of parsing a pattern.
+/// The reasons to refuse a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
     /// The pattern is not a valid regular expression.
     #[error("{pattern:?} is not a valid regular expression")]
     Syntax {
-        /// The text.
+        /// The pattern.
         pattern: String,
         /// The problem with it.
         #[source]
@@ -51,7 +51,7 @@ pub enum PatternError {
          (?P<name>...) and (?P<value>...)"
     )]
     Nameless {
-        /// The text.
+        /// The pattern.
         pattern: String,
     },
 }

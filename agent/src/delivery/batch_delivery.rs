@@ -67,7 +67,7 @@ impl BatchDelivery {
             };
             self.session.record_failure(&error);
             let pause = match error.retry_decision() {
-                // Many agents may get the same time. The random pause spreads their requests.
+                // The manager may give many agents the same time. The random pause spreads their requests.
                 RetryDecision::RetryAfter(after) => after + backoff.next_pause(),
                 RetryDecision::NeedsOperator if self.deadline.has_trial_ended() => {
                     return BatchOutcome::OutOfTime;

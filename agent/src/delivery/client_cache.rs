@@ -29,7 +29,7 @@ impl HttpClientCache {
         Self { ca_file, pem: known, client: None, stale }
     }
 
-    /// Has the file read again, because it may have been replaced.
+    /// Makes the next [`Self::get`] read the file again, because it may have been replaced.
     pub(super) fn refresh(&mut self) {
         self.stale = true;
     }

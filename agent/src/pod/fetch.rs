@@ -91,7 +91,7 @@ pub struct ManagerClient {
 }
 
 impl ManagerClient {
-    /// Creates the value without sending a request. The manager must answer all requests within `timeout` from now.
+    /// Creates the client without sending a request. The manager must answer all requests within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
         token_file: Option<PathBuf>,
@@ -103,7 +103,7 @@ impl ManagerClient {
         Ok(Self { address, token_file, client, began, deadline: began + timeout })
     }
 
-    /// Returns the time since the value was created.
+    /// Returns the time since the client was created.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

@@ -29,7 +29,7 @@ pub struct Settings {
     pub command: Vec<OsString>,
     /// The trial to which the reports belong.
     pub sender: Sender,
-    /// The parties that can identify the run.
+    /// The names by which others can find the run.
     pub identity: Identity,
     /// Id of the attempt.
     pub attempt: AttemptId,
@@ -87,15 +87,15 @@ pub struct Settings {
     pub verbose: u8,
 }
 
-/// The parties that can identify a run.
+/// The names by which others can find a run, its spool and its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// No party: the run has no id and no manager, and the user chose no spool. It may run twice, and its reports have
-    /// no reader.
+    /// No name: no id is given, there is no manager, and the user chose no spool. The run may take place twice, and its
+    /// reports have no reader.
     None,
-    /// A party that gave the attempt's id, or chose the manager or the spool.
+    /// The attempt: its id, a manager or a spool is given.
     Attempt,
-    /// A manager, possibly a later one: the run is a trial of an experiment.
+    /// The trial and its experiment: both ids are given. A manager, possibly a later one, can find the run.
     Trial,
 }
 
@@ -222,7 +222,7 @@ fn resolve_attempt(
     }
 }
 
-/// Returns the parties that can identify the run. `needed`: there is a manager.
+/// Returns the names by which others can find the run. `needed`: there is a manager.
 fn resolve_identity(args: &RunArgs, variable: VariableLookup<'_>, needed: bool) -> Identity {
     let given = |given: bool, name| given || non_empty_text(variable(name)).is_some();
     let attempt_named = given(args.trial.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");

@@ -94,7 +94,7 @@ impl Rules {
         self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
-    /// Returns the time of the next rule on the running time, for a trial started at `started`.
+    /// Returns the time of the next rule on the run time, for a trial started at `started`.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
         let due = self.active_rules(now).filter_map(|(rule, until)| match rule.when {
             StopWhen::RunningFor { ms } => {
@@ -106,7 +106,7 @@ impl Rules {
         due.min()
     }
 
-    /// Returns the reason of a rule on the running time that applies now, for a trial started at `started`.
+    /// Returns the reason of a rule on the run time that applies now, for a trial started at `started`.
     pub fn overdue_reason(&self, started: Instant, now: Instant) -> Option<StopReason> {
         let ran = now.saturating_duration_since(started);
         let fits = |rule: &StopRule| match rule.when {

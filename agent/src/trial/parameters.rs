@@ -16,10 +16,10 @@ pub struct Parameters {
 /// The errors of reading parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not JSON.
+    /// The text is not JSON.
     #[error("not JSON; NNI's record or a plain object of parameters is expected")]
     Json(#[source] trial_protocol::ValueError),
-    /// Valid JSON of another shape.
+    /// The JSON is not an object.
     #[error("no JSON object; NNI's record or a plain object of parameters is expected")]
     Shape,
 }

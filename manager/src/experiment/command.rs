@@ -44,7 +44,7 @@ pub struct NewLimits {
     pub concurrency: Option<usize>,
     /// The greatest number of trials in all, at least 1.
     pub trials: Option<u64>,
-    /// The greatest running time of the experiment.
+    /// The maximum run time of the experiment.
     pub duration: Option<WrittenDuration>,
 }
 

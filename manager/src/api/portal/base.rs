@@ -53,13 +53,13 @@ pub(in crate::api) async fn with_prefix(request: Request, next: Next) -> Respons
     BASE.scope(Base { prefix, ..base() }, next.run(request)).await
 }
 
-/// Does the same for the pages of a home.
+/// Makes every address on a page of a home begin with the prefix in the request.
 pub(in crate::api) async fn with_home_prefix(request: Request, next: Next) -> Response {
     let base = Base { prefix: requested_prefix(&request).unwrap_or_default(), site: Site::Home };
     BASE.scope(base, next.run(request)).await
 }
 
-/// Puts the pages of an experiment below `path` of a home.
+/// Renders `answer`, a page of an experiment, with addresses that begin with `path` of a home.
 pub(in crate::api) async fn within_home<F: Future>(path: &str, answer: F) -> F::Output {
     let base = Base { prefix: url(path), site: Site::WithinHome(url("/")) };
     BASE.scope(base, answer).await

@@ -84,7 +84,7 @@ pub(super) async fn overview(
     Ok(page(&viewer, &display::sanitize(&title), Some("overview"), &content))
 }
 
-/// Returns the name of the results.
+/// Returns the heading of results: the name of the metric if it has one.
 pub(super) fn result_name(shown: &ExperimentView) -> String {
     let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
     let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);

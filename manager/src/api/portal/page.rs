@@ -20,9 +20,9 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 /// The maximum length of an address to which the login returns, in bytes.
 const MAX_RETURN_PATH_BYTES: usize = 2000;
 
-/// The script's name of the page whose charts uPlot draws.
+/// The script of the page whose charts uPlot draws.
 const CURVES_SCRIPT: &str = "trial";
-/// The page with a long table.
+/// The script of the page with a long table.
 const LIST_SCRIPT: &str = "list";
 /// The id of the element after that table.
 const LIST_END: &str = "list-end";
@@ -52,7 +52,7 @@ pub(in crate::api) struct Viewer {
 }
 
 impl Viewer {
-    /// Creates an unknown viewer of this page.
+    /// Creates a viewer of this page who has not logged in.
     pub(super) fn unknown(path: &str) -> Self {
         let (path, known_parts) = (path.to_owned(), KnownParts::default());
         Self { experiment: None, may_change: false, path, return_path: None, known_parts }

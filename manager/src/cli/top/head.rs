@@ -95,7 +95,7 @@ fn flow(parts: &[(String, String)], most: usize, style: TextStyle) -> Vec<String
     lines
 }
 
-/// Returns the name and the id of the experiment, its state and its running time.
+/// Returns the name and the id of the experiment, its state and its run time.
 fn title(one: &Value, style: TextStyle) -> String {
     let name = printable(one.get("name").and_then(Value::as_str).unwrap_or_default());
     let (id, state) = (member_text(one, "id"), member_text(one, "state"));

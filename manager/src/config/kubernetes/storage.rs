@@ -26,7 +26,7 @@ pub enum StorageSpec {
     Pvc {
         /// The claim in the namespace (TrialKeeper's). `None`: the template mounts it.
         claim: Option<String>,
-        /// The mount point of the claim at NNI's manager. Kept without effect.
+        /// The path at which NNI's manager mounts the claim. It is recorded and has no effect.
         path: String,
     },
     /// `K8sAzureStorageConfig`.
@@ -153,7 +153,7 @@ fn read_mount_path(fields: &mut Section, word: &str) -> Result<String, Problem> 
     Err(fields.problem("path", format!("`{path}` does not begin with a slash")))
 }
 
-/// Returns the folded word for a kind, and `azurestorage` for both words of that kind.
+/// Returns the word for a kind without case and separators, and `azurestorage` for both words of that kind.
 fn folded_kind(word: &str) -> String {
     let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }

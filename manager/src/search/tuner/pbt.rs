@@ -10,8 +10,8 @@
 //! because the failed trial may have saved no checkpoint. And a nested choice never changes, because its options are
 //! different models.
 //!
-//! The `save_checkpoint_dir` of a proposal determines its place. Its parameters depend only on the results of the
-//! previous step. So a rebuilt tuner continues the same.
+//! The `save_checkpoint_dir` of a proposal names its step and its member. Its parameters depend only on the results of
+//! the previous step. So a tuner that a later manager rebuilds from the results makes the same proposals.
 
 use std::collections::BTreeMap;
 

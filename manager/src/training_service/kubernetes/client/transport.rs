@@ -140,7 +140,8 @@ impl Service<Request> for Transport {
 
 async fn load_config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let (mut config, expired) = access::load_config(access).await?;
-    // This crate's own retries depend on the caller, report the reason, and last no longer than a request may.
+    // The manager's own retries replace those of the library. They depend on the caller, report the reason, and last
+    // no longer than a request may.
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT_TIMEOUT);
     if config.accept_invalid_certs && config.root_cert.is_none() {
