@@ -1,62 +1,62 @@
 // Saves a chart as a file: redraws the visible curves with title, axes and legend.
 
-import { named } from "./charts.js";
-import { CanvasSurface, cut, save, SvgSurface, theme, widthOf } from "./plots-surface.js";
-import { numbers, times } from "./plots-scale.js";
+import { shortenName } from "./charts.js";
+import { CanvasSurface, truncateText, saveFile, SvgSurface, readColours, measureText } from "./plots-surface.js";
+import { createNumberScale, createTimeScale } from "./plots-scale.js";
 
-const WIDTH = 960, HEIGHT = 440, SIZE = 13, ROW = 22;
+const CHART_WIDTH = 960, CHART_HEIGHT = 440, FONT_SIZE = 13, ROW_HEIGHT = 22;
 
 // Assigns each curve a position in the rows of the legend.
-const placed = (series) => {
+const placeLegend = (series) => {
   let x = 8, row = 0;
-  return series.map((one) => {
-    const wide = widthOf(one.label, SIZE) + 44;
-    if (x + wide > WIDTH && x > 8) { x = 8; row += 1; }
-    const place = { ...one, x, row };
-    x += wide;
-    return place;
+  return series.map((curve) => {
+    const width = measureText(curve.label, FONT_SIZE) + 44;
+    if (x + width > CHART_WIDTH && x > 8) { x = 8; row += 1; }
+    const item = { ...curve, x, row };
+    x += width;
+    return item;
   });
 };
 
-const curve = (surface, { values, colour, width, dash }, x, y, columns) => {
-  const places = [];
-  columns.forEach((column, at) => { if (typeof values[at] === "number") places.push(x(column), y(values[at])); });
-  surface.line(places, { stroke: colour, width, dash });
+const drawCurve = (surface, { values, colour, width, dash }, x, y, columns) => {
+  const points = [];
+  columns.forEach((column, index) => { if (typeof values[index] === "number") points.push(x(column), y(values[index])); });
+  surface.drawLine(points, { stroke: colour, width, dash });
   // A line of one point is invisible.
-  if (places.length === 2) surface.marks("dot", [places[0]], [places[1]], 6, colour);
+  if (points.length === 2) surface.drawMarks("dot", [points[0]], [points[1]], 6, colour);
 };
 
-// Saves a chart: `{ name, title, x, y, time, columns, series, range, written }`. A series has `label`, `values`, `colour`, `width`
+// Saves a chart: `{ name, title, x, y, time, columns, series, range, format }`. A series has `label`, `values`, `colour`, `width`
 // and `dash`. `range` is the visible section, `[from, to, low, high]`.
-const saved = (kind, { name, title, x, y, time, columns, series, range: [from, to, low, high], written }) => {
-  const colours = theme(), canvas = document.createElement("canvas"), items = placed(series);
-  const head = 34 + (Math.max(0, ...items.map(({ row }) => row)) + 1) * ROW;
-  const surface = kind === "svg" ? new SvgSurface(WIDTH, HEIGHT + head) : new CanvasSurface(canvas, WIDTH, HEIGHT + head, 2);
-  const [left, right, top, bottom] = [92, WIDTH - 16, head + 8, HEIGHT + head - 48];
-  surface.rect(0, 0, WIDTH, HEIGHT + head, { fill: colours.card });
-  surface.text(cut(`${title} · ${document.title.split(" · ").at(-1)}`, WIDTH - 16, 16), 8, 22, { fill: colours.text, size: 16, weight: 600 });
-  for (const { label, colour, x: at, row } of items) {
-    surface.line([at, 44 + row * ROW, at + 18, 44 + row * ROW], { stroke: colour, width: 2.5 });
-    surface.text(label, at + 24, 44 + row * ROW + SIZE * 0.35, { fill: colours.text, size: SIZE });
+const saveChart = (kind, { name, title, x, y, time, columns, series, range: [from, to, low, high], format }) => {
+  const colours = readColours(), canvas = document.createElement("canvas"), legend = placeLegend(series);
+  const legendHeight = 34 + (Math.max(0, ...legend.map(({ row }) => row)) + 1) * ROW_HEIGHT;
+  const surface = kind === "svg" ? new SvgSurface(CHART_WIDTH, CHART_HEIGHT + legendHeight) : new CanvasSurface(canvas, CHART_WIDTH, CHART_HEIGHT + legendHeight, 2);
+  const [left, right, top, bottom] = [92, CHART_WIDTH - 16, legendHeight + 8, CHART_HEIGHT + legendHeight - 48];
+  surface.drawRect(0, 0, CHART_WIDTH, CHART_HEIGHT + legendHeight, { fill: colours.card });
+  surface.drawText(truncateText(`${title} · ${document.title.split(" · ").at(-1)}`, CHART_WIDTH - 16, 16), 8, 22, { fill: colours.text, size: 16, weight: 600 });
+  for (const { label, colour, x: itemX, row } of legend) {
+    surface.drawLine([itemX, 44 + row * ROW_HEIGHT, itemX + 18, 44 + row * ROW_HEIGHT], { stroke: colour, width: 2.5 });
+    surface.drawText(label, itemX + 24, 44 + row * ROW_HEIGHT + FONT_SIZE * 0.35, { fill: colours.text, size: FONT_SIZE });
   }
-  const across = time ? times(from * 1000, to * 1000) : numbers(from, to, { whole: columns.every(Number.isInteger) }), up = numbers(low, high, { written });
-  const px = (value) => left + across.part(time ? value * 1000 : value) * (right - left), py = (value) => bottom - up.part(value) * (bottom - top);
-  for (const [value, words] of up.ticks(8)) {
-    surface.line([left, py(value), right, py(value)], { stroke: colours.grid });
-    surface.text(cut(words, left - 34, SIZE), left - 7, py(value) + SIZE * 0.35, { fill: colours.quiet, size: SIZE, align: "right" });
+  const xScale = time ? createTimeScale(from * 1000, to * 1000) : createNumberScale(from, to, { whole: columns.every(Number.isInteger) }), yScale = createNumberScale(low, high, { format });
+  const toX = (value) => left + xScale.toPosition(time ? value * 1000 : value) * (right - left), toY = (value) => bottom - yScale.toPosition(value) * (bottom - top);
+  for (const [value, text] of yScale.ticks(8)) {
+    surface.drawLine([left, toY(value), right, toY(value)], { stroke: colours.grid });
+    surface.drawText(truncateText(text, left - 34, FONT_SIZE), left - 7, toY(value) + FONT_SIZE * 0.35, { fill: colours.quiet, size: FONT_SIZE, align: "right" });
   }
-  for (const [value, words] of across.ticks(8)) {
-    const place = left + across.part(value) * (right - left);
-    surface.line([place, top, place, bottom], { stroke: colours.grid });
-    surface.text(words, place, bottom + 18, { fill: colours.quiet, size: SIZE, align: "center" });
+  for (const [value, text] of xScale.ticks(8)) {
+    const item = left + xScale.toPosition(value) * (right - left);
+    surface.drawLine([item, top, item, bottom], { stroke: colours.grid });
+    surface.drawText(text, item, bottom + 18, { fill: colours.quiet, size: FONT_SIZE, align: "center" });
   }
-  surface.text(x, (left + right) / 2, bottom + 38, { fill: colours.quiet, size: SIZE, align: "center" });
-  surface.text(named(y), 18, (top + bottom) / 2, { fill: colours.quiet, size: SIZE, align: "center", turned: true });
-  surface.within(left, top, right - left, bottom - top, () => { for (const one of series) curve(surface, one, px, py, columns); });
-  surface.line([left, top, left, bottom, right, bottom], { stroke: colours.line });
-  const file = `${document.body.dataset.experiment ?? "chart"}-${name}.${kind}`;
-  if (kind === "svg") save(new Blob([surface.toString()], { type: "image/svg+xml" }), file);
-  else canvas.toBlob((blob) => save(blob, file), "image/png");
+  surface.drawText(x, (left + right) / 2, bottom + 38, { fill: colours.quiet, size: FONT_SIZE, align: "center" });
+  surface.drawText(shortenName(y), 18, (top + bottom) / 2, { fill: colours.quiet, size: FONT_SIZE, align: "center", turned: true });
+  surface.clip(left, top, right - left, bottom - top, () => { for (const curve of series) drawCurve(surface, curve, toX, toY, columns); });
+  surface.drawLine([left, top, left, bottom, right, bottom], { stroke: colours.line });
+  const fileName = `${document.body.dataset.experiment ?? "chart"}-${name}.${kind}`;
+  if (kind === "svg") saveFile(new Blob([surface.toString()], { type: "image/svg+xml" }), fileName);
+  else canvas.toBlob((blob) => saveFile(blob, fileName), "image/png");
 };
 
-export { saved };
+export { saveChart };

@@ -1,170 +1,170 @@
 // The plots with a mark for each trial: optimisation history, slices by parameter, and histograms.
 
-import { short, stroke, tame, zone } from "./charts.js";
-import { axisOf, parameterNames, said, WORDS } from "./points.js";
-import { ramp } from "./plots-surface.js";
-import { numbers, parameter, roomy, span, spans, spread, times } from "./plots-scale.js";
+import { formatNumber, chooseColour, sanitiseText, timeZoneName } from "./charts.js";
+import { findAxis, listParameters, formatParameter, STATE_NAMES } from "./points.js";
+import { createRamp } from "./plots-surface.js";
+import { createNumberScale, createParameterScale, padScale, formatDuration, createDurationScale, findRange, createTimeScale } from "./plots-scale.js";
 
 // The maximum number of parameters in the description of a trial.
-const TOLD = 12;
+const MAX_DESCRIBED_PARAMETERS = 12;
 
 // The marks of states, which differ in shape as well as in colour.
-const LOOKS = { SUCCEEDED: { kind: "dot", colour: "accent" }, EARLY_STOPPED: { kind: "diamond", colour: "warn" }, FAILED: { kind: "cross", colour: "bad" }, RUNNING: { kind: "ring", colour: "good" } };
-const AWAY = { kind: "cross", colour: "quiet" };
-const lookOf = (state) => LOOKS[state] ?? AWAY;
-const legendOf = (states) => [...Object.keys(LOOKS), ...states].filter((state, at, all) => states.includes(state) && all.indexOf(state) === at && state !== "WAITING").map((state) => ({ label: WORDS[state] ?? state, ...lookOf(state) }));
+const STATE_MARKS = { SUCCEEDED: { kind: "dot", colour: "accent" }, EARLY_STOPPED: { kind: "diamond", colour: "warn" }, FAILED: { kind: "cross", colour: "bad" }, RUNNING: { kind: "ring", colour: "good" } };
+const OTHER_MARK = { kind: "cross", colour: "quiet" };
+const chooseMark = (state) => STATE_MARKS[state] ?? OTHER_MARK;
+const createLegend = (states) => [...Object.keys(STATE_MARKS), ...states].filter((state, index, allStates) => states.includes(state) && allStates.indexOf(state) === index && state !== "WAITING").map((state) => ({ label: STATE_NAMES[state] ?? state, ...chooseMark(state) }));
 
 // `points.base` is the path of the experiment's pages, if the page is not one of them.
-const trialAddress = (points, at) => `${points.base ?? document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[at])}`;
+const formatTrialAddress = (points, row) => `${points.base ?? document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[row])}`;
 // Describes a trial: number and state, result, parameters.
-const trialTold = (points, objective, at) => {
-  const { state } = points, value = objective.values[at], latest = objective.latest?.[at];
-  const result = value !== null ? `${objective.name}: ${short(value, 6)}` : latest !== null && latest !== undefined ? `latest ${objective.name}: ${short(latest, 6)}` : points.cause?.[at] ? `cause: ${points.cause[at]}` : "no result";
-  const names = parameterNames(points).filter((name) => points.parameters[name][at] !== null);
-  const lines = names.slice(0, TOLD).map((name) => `${tame(name)}: ${typeof points.parameters[name][at] === "number" ? short(points.parameters[name][at], 6) : said(points.parameters[name][at])}`);
-  const host = points.host?.[at] ? [`on ${tame(points.host[at])}${points.attempts[at] > 1 ? `, attempt ${points.attempts[at]}` : ""}`] : [];
-  return [`Trial ${points.sequence[at]} · ${WORDS[state[at]] ?? state[at]}`, result, ...lines, ...names.length > TOLD ? [`and ${names.length - TOLD} more`] : [], ...host];
+const describeTrial = (points, objective, row) => {
+  const { state } = points, value = objective.values[row], latest = objective.latest?.[row];
+  const result = value !== null ? `${objective.name}: ${formatNumber(value, 6)}` : latest !== null && latest !== undefined ? `latest ${objective.name}: ${formatNumber(latest, 6)}` : points.cause?.[row] ? `cause: ${points.cause[row]}` : "no result";
+  const names = listParameters(points).filter((name) => points.parameters[name][row] !== null);
+  const lines = names.slice(0, MAX_DESCRIBED_PARAMETERS).map((name) => `${sanitiseText(name)}: ${typeof points.parameters[name][row] === "number" ? formatNumber(points.parameters[name][row], 6) : formatParameter(points.parameters[name][row])}`);
+  const host = points.host?.[row] ? [`on ${sanitiseText(points.host[row])}${points.attempts[row] > 1 ? `, attempt ${points.attempts[row]}` : ""}`] : [];
+  return [`Trial ${points.sequence[row]} · ${STATE_NAMES[state[row]] ?? state[row]}`, result, ...lines, ...names.length > MAX_DESCRIBED_PARAMETERS ? [`and ${names.length - MAX_DESCRIBED_PARAMETERS} more`] : [], ...host];
 };
-const trialTable = (points, objective, rows) => (most) => {
-  const names = parameterNames(points).slice(0, TOLD);
+const createTrialTable = (points, objective, rows) => (maxRows) => {
+  const names = listParameters(points).slice(0, MAX_DESCRIBED_PARAMETERS);
   return {
-    head: ["Trial", "State", objective.name, ...names.map(tame)],
-    rows: rows.slice(0, most).map((at) => [points.sequence[at], WORDS[points.state[at]], short(objective.values[at] ?? objective.latest?.[at] ?? NaN, 6).replace("NaN", "–"), ...names.map((name) => { const value = points.parameters[name][at]; return value === null ? "" : typeof value === "number" ? short(value, 5) : said(value); })]),
+    head: ["Trial", "State", objective.name, ...names.map(sanitiseText)],
+    rows: rows.slice(0, maxRows).map((row) => [points.sequence[row], STATE_NAMES[points.state[row]], formatNumber(objective.values[row] ?? objective.latest?.[row] ?? NaN, 6).replace("NaN", "–"), ...names.map((name) => { const value = points.parameters[name][row]; return value === null ? "" : typeof value === "number" ? formatNumber(value, 5) : formatParameter(value); })]),
   };
 };
 
 // Draws all marks of the same look together, so that thousands of marks need few strokes.
 const drawMarks = (surface, box, marks, size, alpha) => {
-  for (const { kind, colour, at } of marks) {
-    const xs = new Float32Array(at.length), ys = new Float32Array(at.length);
-    at.forEach((mark, index) => { xs[index] = box.px(box.panel.xs[mark]); ys[index] = box.py(box.panel.ys[mark]); });
-    surface.marks(kind, xs, ys, kind === "dot" ? size : size + 2, colour, alpha);
+  for (const { kind, colour, marks: marksOfKind } of marks) {
+    const xs = new Float32Array(marksOfKind.length), ys = new Float32Array(marksOfKind.length);
+    marksOfKind.forEach((mark, index) => { xs[index] = box.px(box.panel.xs[mark]); ys[index] = box.py(box.panel.ys[mark]); });
+    surface.drawMarks(kind, xs, ys, kind === "dot" ? size : size + 2, colour, alpha);
   }
 };
-const sizeFor = (count, one) => (count > 4000 ? 3 : count > 800 ? 4.5 : 7) * one;
-const NOTHING = "Nothing to show yet: no trial has a numeric result.";
+const chooseMarkSize = (count, factor) => (count > 4000 ? 3 : count > 800 ? 4.5 : 7) * factor;
+const NO_RESULT = "Nothing to show yet: no trial has a numeric result.";
 
 // Returns the results that are better than all before them, in the order of their places, among the trials `rows`.
-const improvements = ({ counts, values, better }, rows, place) => {
-  const results = counts ?? values, found = [];
-  for (const at of rows.filter((one) => results[one] !== null).sort((a, b) => place(a) - place(b))) {
-    if (found.length === 0 || better(results[at], found.at(-1).value)) found.push({ at, value: results[at] });
+const findImprovements = ({ counts, values, better }, rows, locate) => {
+  const results = counts ?? values, improvements = [];
+  for (const row of rows.filter((row) => results[row] !== null).sort((a, b) => locate(a) - locate(b))) {
+    if (improvements.length === 0 || better(results[row], improvements.at(-1).value)) improvements.push({ row, value: results[row] });
   }
-  return found;
+  return improvements;
 };
 
 // ---- optimisation history ----
 // `by` is `number`, `started` or `ended`. `log` makes the axis of results logarithmic.
-const history = (points, objective, { by, log }) => {
-  const value = (at) => objective.values[at] ?? objective.latest?.[at] ?? null;
+const createHistory = (points, objective, { by, log }) => {
+  const valueOf = (row) => objective.values[row] ?? objective.latest?.[row] ?? null;
   // Running trials are placed at the latest known time.
-  const newest = by === "ended" ? points.started.reduce((most, time, at) => Math.max(most, time ?? 0, points.ended[at] ?? 0), 0) : 0;
-  const place = (at) => by === "number" ? points.sequence[at] : by === "started" ? points.started[at] ?? null : points.ended[at] ?? (points.state[at] === "RUNNING" ? newest : null);
-  const all = points.id.map((_, at) => at).filter((at) => points.state[at] !== "WAITING" && place(at) !== null);
-  const known = all.filter((at) => value(at) !== null);
-  if (known.length === 0) return { panels: [], empty: NOTHING };
-  const positive = known.every((at) => value(at) > 0);
-  const [low, high] = spread(known.map(value));
-  const [from, to] = spread(all.map(place));
-  const plain = by === "number" ? numbers(from, Math.max(to, from + 1), { whole: true, written: (one) => Number.isInteger(one) && one >= 0 ? one.toLocaleString("en") : "" }) : times(from, to > from ? to : from + 1000);
-  const x = plain.within(-0.012, 1.012);
-  const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
+  const latestTime = by === "ended" ? points.started.reduce((latest, time, row) => Math.max(latest, time ?? 0, points.ended[row] ?? 0), 0) : 0;
+  const locate = (row) => by === "number" ? points.sequence[row] : by === "started" ? points.started[row] ?? null : points.ended[row] ?? (points.state[row] === "RUNNING" ? latestTime : null);
+  const rows = points.id.map((_, row) => row).filter((row) => points.state[row] !== "WAITING" && locate(row) !== null);
+  const rowsWithResult = rows.filter((row) => valueOf(row) !== null);
+  if (rowsWithResult.length === 0) return { panels: [], empty: NO_RESULT };
+  const positive = rowsWithResult.every((row) => valueOf(row) > 0);
+  const [low, high] = findRange(rowsWithResult.map(valueOf));
+  const [from, to] = findRange(rows.map(locate));
+  const fullScale = by === "number" ? createNumberScale(from, Math.max(to, from + 1), { whole: true, format: (value) => Number.isInteger(value) && value >= 0 ? value.toLocaleString("en") : "" }) : createTimeScale(from, to > from ? to : from + 1000);
+  const x = fullScale.zoomTo(-0.012, 1.012);
+  const y = padScale(createNumberScale(low, high, { log: log && positive }), 0.06);
   // Trials without a result are placed at the lower edge.
-  const xs = Float64Array.from(all, (at) => x.part(place(at)));
-  const ys = Float64Array.from(all, (at) => value(at) === null ? 0.012 : y.part(value(at)));
-  const groups = Map.groupBy ? Map.groupBy(all.keys(), (mark) => points.state[all[mark]]) : all.reduce((map, at, mark) => map.set(points.state[at], [...map.get(points.state[at]) ?? [], mark]), new Map());
-  const best = improvements(objective, all, place);
-  const steps = best.flatMap(({ at, value }, index) => [...index ? [x.part(place(at)), y.part(best[index - 1].value)] : [], x.part(place(at)), y.part(value)]);
-  if (best.length) steps.push(1, y.part(best.at(-1).value));
+  const xs = Float64Array.from(rows, (row) => x.toPosition(locate(row)));
+  const ys = Float64Array.from(rows, (row) => valueOf(row) === null ? 0.012 : y.toPosition(valueOf(row)));
+  const groups = Map.groupBy ? Map.groupBy(rows.keys(), (mark) => points.state[rows[mark]]) : rows.reduce((map, row, mark) => map.set(points.state[row], [...map.get(points.state[row]) ?? [], mark]), new Map());
+  const best = findImprovements(objective, rows, locate);
+  const steps = best.flatMap(({ row, value }, index) => [...index ? [x.toPosition(locate(row)), y.toPosition(best[index - 1].value)] : [], x.toPosition(locate(row)), y.toPosition(value)]);
+  if (best.length) steps.push(1, y.toPosition(best.at(-1).value));
   const paint = (surface, box, colours) => {
-    const size = sizeFor(all.length, box.height > 600 ? 1.2 : 1);
+    const size = chooseMarkSize(rows.length, box.height > 600 ? 1.2 : 1);
     const order = ["SUCCEEDED", ...[...groups.keys()].filter((state) => state !== "SUCCEEDED")];
-    const marks = order.filter((state) => groups.has(state)).map((state) => ({ ...lookOf(state), colour: colours[lookOf(state).colour], at: [...groups.get(state)] }));
-    drawMarks(surface, box, marks, size, all.length > 800 ? 0.55 : 0.8);
-    surface.line(steps.map((part, at) => at % 2 ? box.py(part) : box.px(part)), { stroke: colours.text, width: 2 });
+    const marks = order.filter((state) => groups.has(state)).map((state) => ({ ...chooseMark(state), colour: colours[chooseMark(state).colour], marks: [...groups.get(state)] }));
+    drawMarks(surface, box, marks, size, rows.length > 800 ? 0.55 : 0.8);
+    surface.drawLine(steps.map((part, index) => index % 2 ? box.py(part) : box.px(part)), { stroke: colours.text, width: 2 });
   };
-  const order = [...all].sort((a, b) => points.sequence[b] - points.sequence[a]);
-  const label = { number: "trial", started: `start (${zone})`, ended: `end (${zone})` }[by];
-  const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, all[mark]), address: (mark) => trialAddress(points, all[mark]) };
+  const order = [...rows].sort((a, b) => points.sequence[b] - points.sequence[a]);
+  const label = { number: "trial", started: `start (${timeZoneName})`, ended: `end (${timeZoneName})` }[by];
+  const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, describe: (mark) => describeTrial(points, objective, rows[mark]), address: (mark) => formatTrialAddress(points, rows[mark]) };
   return {
-    panels: [panel], legend: [...legendOf([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: trialTable(points, objective, order),
-    hint: log && !positive ? "A logarithmic axis needs results above 0." : all.length > known.length ? "Trials without a result are at the lower edge." : "",
+    panels: [panel], legend: [...createLegend([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: createTrialTable(points, objective, order),
+    hint: log && !positive ? "A logarithmic axis needs results above 0." : rows.length > rowsWithResult.length ? "Trials without a result are at the lower edge." : "",
   };
 };
 
 // ---- a slice for each parameter ----
 // `names` are the parameters with a panel.
-const slice = (points, objective, { names, log }) => {
-  const rows = points.id.map((_, at) => at).filter((at) => objective.values[at] !== null || points.state[at] === "EARLY_STOPPED" && (objective.latest?.[at] ?? null) !== null);
-  if (rows.length === 0) return { panels: [], empty: NOTHING };
-  if (names.length === 0) return { panels: [], empty: "Select a parameter.", choosing: true };
-  const value = (at) => objective.values[at] ?? objective.latest[at];
-  const positive = rows.every((at) => value(at) > 0), [low, high] = spread(rows.map(value));
-  const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
-  const last = Math.max(1, points.id.length - 1);
+const createSlices = (points, objective, { names, log }) => {
+  const rows = points.id.map((_, row) => row).filter((row) => objective.values[row] !== null || points.state[row] === "EARLY_STOPPED" && (objective.latest?.[row] ?? null) !== null);
+  if (rows.length === 0) return { panels: [], empty: NO_RESULT };
+  if (names.length === 0) return { panels: [], empty: "Select a parameter.", keepsControls: true };
+  const valueOf = (row) => objective.values[row] ?? objective.latest[row];
+  const positive = rows.every((row) => valueOf(row) > 0), [low, high] = findRange(rows.map(valueOf));
+  const y = padScale(createNumberScale(low, high, { log: log && positive }), 0.06);
+  const lastIndex = Math.max(1, points.id.length - 1);
   const panels = names.map((name) => {
-    const column = points.parameters[name], own = rows.filter((at) => column[at] !== null);
-    const x = roomy(parameter(own.map((at) => column[at]), axisOf(points, name)));
+    const column = points.parameters[name], panelRows = rows.filter((row) => column[row] !== null);
+    const x = padScale(createParameterScale(panelRows.map((row) => column[row]), findAxis(points, name)));
     // Marks of the same option are spread sideways. The offset depends on the trial's number, so that it never changes.
-    const aside = x.options ? (at) => ((points.sequence[at] * 0.618034) % 1 - 0.5) * 0.6 / x.options.length : () => 0;
-    const xs = Float64Array.from(own, (at) => x.part(column[at]) + aside(at));
-    const ys = Float64Array.from(own, (at) => y.part(value(at)));
+    const spreadSideways = x.options ? (row) => ((points.sequence[row] * 0.618034) % 1 - 0.5) * 0.6 / x.options.length : () => 0;
+    const xs = Float64Array.from(panelRows, (row) => x.toPosition(column[row]) + spreadSideways(row));
+    const ys = Float64Array.from(panelRows, (row) => y.toPosition(valueOf(row)));
     const paint = (surface, box, colours) => {
-      const { colours: steps, step } = ramp(colours, 8);
-      const buckets = steps.map((colour) => ({ kind: "dot", colour, at: [] }));
-      const early = { kind: "diamond", colour: colours.warn, at: [] };
-      own.forEach((at, mark) => (objective.values[at] === null ? early : buckets[step(at / last)]).at.push(mark));
-      drawMarks(surface, box, [...buckets, early], sizeFor(own.length, 0.9), 0.85);
+      const { colours: steps, toIndex } = createRamp(colours, 8);
+      const buckets = steps.map((colour) => ({ kind: "dot", colour, marks: [] }));
+      const earlyStopped = { kind: "diamond", colour: colours.warn, marks: [] };
+      panelRows.forEach((row, mark) => (objective.values[row] === null ? earlyStopped : buckets[toIndex(row / lastIndex)]).marks.push(mark));
+      drawMarks(surface, box, [...buckets, earlyStopped], chooseMarkSize(panelRows.length, 0.9), 0.85);
     };
-    return { x, y, xs, ys, labels: [`${tame(name)}${x.log ? " (log)" : ""}`, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, own[mark]), address: (mark) => trialAddress(points, own[mark]) };
+    return { x, y, xs, ys, labels: [`${sanitiseText(name)}${x.log ? " (log)" : ""}`, `${objective.name}${y.log ? " (log)" : ""}`], paint, describe: (mark) => describeTrial(points, objective, panelRows[mark]), address: (mark) => formatTrialAddress(points, panelRows[mark]) };
   });
-  const early = rows.some((at) => objective.values[at] === null);
+  const hasEarlyStopped = rows.some((row) => objective.values[row] === null);
   return {
-    panels, ramp: { low: "first", high: "last", label: "trial" }, legend: early ? legendOf(["EARLY_STOPPED"]) : [], table: trialTable(points, objective, rows),
+    panels, ramp: { low: "first", high: "last", label: "trial" }, legend: hasEarlyStopped ? createLegend(["EARLY_STOPPED"]) : [], table: createTrialTable(points, objective, rows),
   };
 };
 
 // ---- how long trials ran ----
-const BARS = 24;
+const BAR_COUNT = 24;
 // `by` is `state` or `cause`. `cause` shows only failed trials.
-const durations = (points, { by = "state", log }) => {
-  const causes = by === "cause";
-  const rows = points.id.map((_, at) => at).filter((at) => (!causes || points.state[at] === "FAILED") && points.started[at] && points.ended[at] && points.ended[at] >= points.started[at]);
-  if (rows.length === 0) return { panels: [], empty: `Nothing to show yet: no trial has ${causes ? "failed after its start" : "ended"}.` };
-  const length = (at) => Math.max(1, points.ended[at] - points.started[at]);
-  let [low, high] = spread(rows.map(length));
+const createDurations = (points, { by = "state", log }) => {
+  const byCause = by === "cause";
+  const rows = points.id.map((_, row) => row).filter((row) => (!byCause || points.state[row] === "FAILED") && points.started[row] && points.ended[row] && points.ended[row] >= points.started[row]);
+  if (rows.length === 0) return { panels: [], empty: `Nothing to show yet: no trial has ${byCause ? "failed after its start" : "ended"}.` };
+  const durationOf = (row) => Math.max(1, points.ended[row] - points.started[row]);
+  let [low, high] = findRange(rows.map(durationOf));
   if (low === high) [low, high] = [low * 0.9, high * 1.1];
-  const x = spans(log ? low : 0, high * 1.0001, { log });
-  const kindOf = (at) => causes ? points.cause?.[at] ?? "unknown" : points.state[at];
-  const kinds = Map.groupBy ? Map.groupBy(rows, kindOf) : rows.reduce((map, at) => map.set(kindOf(at), [...map.get(kindOf(at)) ?? [], at]), new Map());
-  const rank = (kind) => causes ? -kinds.get(kind).length : Object.keys(LOOKS).indexOf(kind);
-  const states = [...kinds.keys()].sort((a, b) => rank(a) - rank(b));
-  const colourOf = (kind) => causes ? stroke(states.indexOf(kind)) : lookOf(kind).colour, wordOf = (kind) => causes ? tame(kind) : WORDS[kind];
-  const counts = Array.from({ length: BARS }, () => Object.fromEntries(states.map((state) => [state, 0])));
-  for (const at of rows) counts[Math.min(BARS - 1, Math.floor(x.part(length(at)) * BARS))][kindOf(at)] += 1;
+  const x = createDurationScale(log ? low : 0, high * 1.0001, { log });
+  const readKind = (row) => byCause ? points.cause?.[row] ?? "unknown" : points.state[row];
+  const kinds = Map.groupBy ? Map.groupBy(rows, readKind) : rows.reduce((map, row) => map.set(readKind(row), [...map.get(readKind(row)) ?? [], row]), new Map());
+  const rankOf = (kind) => byCause ? -kinds.get(kind).length : Object.keys(STATE_MARKS).indexOf(kind);
+  const states = [...kinds.keys()].sort((a, b) => rankOf(a) - rankOf(b));
+  const chooseKindColour = (kind) => byCause ? chooseColour(states.indexOf(kind)) : chooseMark(kind).colour, formatKind = (kind) => byCause ? sanitiseText(kind) : STATE_NAMES[kind];
+  const counts = Array.from({ length: BAR_COUNT }, () => Object.fromEntries(states.map((state) => [state, 0])));
+  for (const row of rows) counts[Math.min(BAR_COUNT - 1, Math.floor(x.toPosition(durationOf(row)) * BAR_COUNT))][readKind(row)] += 1;
   const totals = counts.map((bar) => states.reduce((sum, state) => sum + bar[state], 0));
-  const y = numbers(0, Math.max(...totals) * 1.05, { whole: true, written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
-  const inner = (box, at) => [box.px(at / BARS) + 1, box.px((at + 1) / BARS) - 1];
-  const paint = (surface, box, colours) => counts.forEach((bar, at) => {
-    const [left, right] = inner(box, at);
+  const y = createNumberScale(0, Math.max(...totals) * 1.05, { whole: true, format: (value) => Number.isInteger(value) ? value.toLocaleString("en") : "" });
+  const locateBar = (box, index) => [box.px(index / BAR_COUNT) + 1, box.px((index + 1) / BAR_COUNT) - 1];
+  const paint = (surface, box, colours) => counts.forEach((bar, index) => {
+    const [left, right] = locateBar(box, index);
     let sum = 0;
     for (const state of states) {
       if (!bar[state]) continue;
-      const top = box.py(y.part(sum + bar[state])), bottom = box.py(y.part(sum));
-      surface.rect(left, top, Math.max(1, right - left), bottom - top, { fill: colours[colourOf(state)] ?? colourOf(state) });
+      const top = box.py(y.toPosition(sum + bar[state])), bottom = box.py(y.toPosition(sum));
+      surface.drawRect(left, top, Math.max(1, right - left), bottom - top, { fill: colours[chooseKindColour(state)] ?? chooseKindColour(state) });
       sum += bar[state];
     }
   });
-  const shown = counts.map((_, at) => at).filter((at) => totals[at] > 0);
-  const limits = (at) => [x.value(at / BARS), x.value((at + 1) / BARS)];
-  const words = (at) => { const [from, to] = limits(at); return `${span(from)} to ${span(to)}`; };
+  const visibleBars = counts.map((_, index) => index).filter((index) => totals[index] > 0);
+  const limitsOf = (index) => [x.toValue(index / BAR_COUNT), x.toValue((index + 1) / BAR_COUNT)];
+  const formatLimits = (index) => { const [from, to] = limitsOf(index); return `${formatDuration(from)} to ${formatDuration(to)}`; };
   const panel = {
-    x, y, xs: Float64Array.from(shown, (at) => (at + 0.5) / BARS), ys: Float64Array.from(shown, (at) => y.part(totals[at])), labels: [`duration${log ? " (log)" : ""}`, causes ? "failed trials" : "trials"], paint,
-    point: (surface, box, colours, mark) => { const [left, right] = inner(box, shown[mark]); surface.rect(left, box.py(y.part(totals[shown[mark]])), right - left, box.py(0) - box.py(y.part(totals[shown[mark]])), { stroke: colours.text, width: 2 }); },
-    hit: (box, px) => { const at = shown.findIndex((one) => { const [left, right] = inner(box, one); return px >= left - 1 && px <= right + 1; }); return at < 0 ? null : at; },
-    tell: (mark) => [words(shown[mark]), ...states.filter((state) => counts[shown[mark]][state]).map((state) => `${wordOf(state)}: ${counts[shown[mark]][state]}`)],
+    x, y, xs: Float64Array.from(visibleBars, (index) => (index + 0.5) / BAR_COUNT), ys: Float64Array.from(visibleBars, (index) => y.toPosition(totals[index])), labels: [`duration${log ? " (log)" : ""}`, byCause ? "failed trials" : "trials"], paint,
+    highlight: (surface, box, colours, mark) => { const [left, right] = locateBar(box, visibleBars[mark]); surface.drawRect(left, box.py(y.toPosition(totals[visibleBars[mark]])), right - left, box.py(0) - box.py(y.toPosition(totals[visibleBars[mark]])), { stroke: colours.text, width: 2 }); },
+    findMark: (box, px) => { const index = visibleBars.findIndex((bar) => { const [left, right] = locateBar(box, bar); return px >= left - 1 && px <= right + 1; }); return index < 0 ? null : index; },
+    describe: (mark) => [formatLimits(visibleBars[mark]), ...states.filter((state) => counts[visibleBars[mark]][state]).map((state) => `${formatKind(state)}: ${counts[visibleBars[mark]][state]}`)],
   };
-  const table = () => ({ head: ["Duration", ...states.map(wordOf)], rows: shown.map((at) => [words(at), ...states.map((state) => counts[at][state])]) });
-  return { panels: [panel], legend: states.map((state) => ({ label: wordOf(state), kind: "bar", colour: colourOf(state) })), table };
+  const table = () => ({ head: ["Duration", ...states.map(formatKind)], rows: visibleBars.map((index) => [formatLimits(index), ...states.map((state) => counts[index][state])]) });
+  return { panels: [panel], legend: states.map((state) => ({ label: formatKind(state), kind: "bar", colour: chooseKindColour(state) })), table };
 };
-export { drawMarks, durations, history, improvements, legendOf, lookOf, NOTHING, sizeFor, slice, trialAddress, trialTable, trialTold };
+export { drawMarks, createDurations, createHistory, findImprovements, createLegend, chooseMark, NO_RESULT, chooseMarkSize, createSlices, formatTrialAddress, createTrialTable, describeTrial };

@@ -1,136 +1,136 @@
 // The surfaces of plots: a canvas for the screen and for PNG, and text for SVG. Both have the same methods, so a downloaded file looks
 // like the page.
 
-import { tame } from "./charts.js";
+import { sanitiseText } from "./charts.js";
 
 const FONT = "system-ui, sans-serif";
 // Reads the colours of a plot from the theme of the style sheet.
-const theme = () => {
+const readColours = () => {
   const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(`--${name}`).trim();
-  return Object.fromEntries(["back", "card", "text", "quiet", "line", "grid", "accent", "good", "bad", "warn", "retry", "ramp-low", "ramp-middle", "ramp-high", ...[...Array(8).keys()].map((at) => `c${at}`)].map((name) => [name.replace(/-(.)/g, (_, letter) => letter.toUpperCase()), of(name)]));
+  const readColour = (name) => style.getPropertyValue(`--${name}`).trim();
+  return Object.fromEntries(["back", "card", "text", "quiet", "line", "grid", "accent", "good", "bad", "warn", "retry", "ramp-low", "ramp-middle", "ramp-high", ...[...Array(8).keys()].map((index) => `c${index}`)].map((name) => [name.replace(/-(.)/g, (_, letter) => letter.toUpperCase()), readColour(name)]));
 };
 
 class CanvasSurface {
   constructor(canvas, width, height, ratio) {
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
-    this.pen = canvas.getContext("2d");
-    this.pen.scale(ratio, ratio);
-    this.pen.lineJoin = "round";
+    this.context = canvas.getContext("2d");
+    this.context.scale(ratio, ratio);
+    this.context.lineJoin = "round";
   }
-  styled({ stroke, fill, width = 1, alpha = 1, dash = [] }) {
-    const { pen } = this;
-    pen.globalAlpha = alpha;
-    pen.lineWidth = width;
-    pen.setLineDash(dash);
-    if (stroke) pen.strokeStyle = stroke;
-    if (fill) pen.fillStyle = fill;
+  applyStyle({ stroke, fill, width = 1, alpha = 1, dash = [] }) {
+    const { context } = this;
+    context.globalAlpha = alpha;
+    context.lineWidth = width;
+    context.setLineDash(dash);
+    if (stroke) context.strokeStyle = stroke;
+    if (fill) context.fillStyle = fill;
   }
   // Draws a line through points, `[x, y, x, y, …]`. A coordinate that is not a finite number interrupts the line.
-  line(places, style) {
-    const { pen } = this;
-    this.styled(style);
-    pen.beginPath();
-    let joined = false;
-    for (let at = 0; at < places.length; at += 2) {
-      const x = places[at], y = places[at + 1];
-      if (!Number.isFinite(x) || !Number.isFinite(y)) { joined = false; continue; }
-      if (joined) pen.lineTo(x, y); else pen.moveTo(x, y);
-      joined = true;
+  drawLine(points, style) {
+    const { context } = this;
+    this.applyStyle(style);
+    context.beginPath();
+    let isDrawing = false;
+    for (let index = 0; index < points.length; index += 2) {
+      const x = points[index], y = points[index + 1];
+      if (!Number.isFinite(x) || !Number.isFinite(y)) { isDrawing = false; continue; }
+      if (isDrawing) context.lineTo(x, y); else context.moveTo(x, y);
+      isDrawing = true;
     }
-    pen.stroke();
+    context.stroke();
   }
-  rect(x, y, width, height, style) {
-    this.styled(style);
-    if (style.fill) this.pen.fillRect(x, y, width, height);
-    if (style.stroke) this.pen.strokeRect(x, y, width, height);
+  drawRect(x, y, width, height, style) {
+    this.applyStyle(style);
+    if (style.fill) this.context.fillRect(x, y, width, height);
+    if (style.stroke) this.context.strokeRect(x, y, width, height);
   }
   // Draws many marks of one kind: `dot`, `ring`, `cross` or `diamond`.
-  marks(kind, xs, ys, size, colour, alpha = 1) {
-    const { pen } = this, half = size / 2;
-    this.styled({ stroke: colour, fill: colour, width: Math.max(1.2, size / 4), alpha });
+  drawMarks(kind, xs, ys, size, colour, alpha = 1) {
+    const { context } = this, half = size / 2;
+    this.applyStyle({ stroke: colour, fill: colour, width: Math.max(1.2, size / 4), alpha });
     if (kind === "dot" && size <= 3) {
-      for (let at = 0; at < xs.length; at += 1) pen.fillRect(xs[at] - half, ys[at] - half, size, size);
+      for (let index = 0; index < xs.length; index += 1) context.fillRect(xs[index] - half, ys[index] - half, size, size);
       return;
     }
-    pen.beginPath();
-    for (let at = 0; at < xs.length; at += 1) {
-      const x = xs[at], y = ys[at];
+    context.beginPath();
+    for (let index = 0; index < xs.length; index += 1) {
+      const x = xs[index], y = ys[index];
       if (kind === "cross") {
-        pen.moveTo(x - half, y - half); pen.lineTo(x + half, y + half);
-        pen.moveTo(x - half, y + half); pen.lineTo(x + half, y - half);
+        context.moveTo(x - half, y - half); context.lineTo(x + half, y + half);
+        context.moveTo(x - half, y + half); context.lineTo(x + half, y - half);
       } else if (kind === "diamond") {
-        pen.moveTo(x, y - half); pen.lineTo(x + half, y); pen.lineTo(x, y + half); pen.lineTo(x - half, y); pen.closePath();
+        context.moveTo(x, y - half); context.lineTo(x + half, y); context.lineTo(x, y + half); context.lineTo(x - half, y); context.closePath();
       } else {
-        pen.moveTo(x + half, y); pen.arc(x, y, half, 0, 2 * Math.PI);
+        context.moveTo(x + half, y); context.arc(x, y, half, 0, 2 * Math.PI);
       }
     }
-    if (kind === "cross" || kind === "ring") pen.stroke(); else pen.fill();
+    if (kind === "cross" || kind === "ring") context.stroke(); else context.fill();
   }
-  text(words, x, y, { fill, size = 13, align = "left", weight = 400, turned = false }) {
-    const { pen } = this;
-    this.styled({ fill });
-    pen.font = `${weight} ${size}px ${FONT}`;
-    pen.textAlign = align;
-    pen.save();
-    pen.translate(x, y);
-    if (turned) pen.rotate(-Math.PI / 2);
-    pen.fillText(words, 0, 0);
-    pen.restore();
+  drawText(text, x, y, { fill, size = 13, align = "left", weight = 400, turned: isVertical = false }) {
+    const { context } = this;
+    this.applyStyle({ fill });
+    context.font = `${weight} ${size}px ${FONT}`;
+    context.textAlign = align;
+    context.save();
+    context.translate(x, y);
+    if (isVertical) context.rotate(-Math.PI / 2);
+    context.fillText(text, 0, 0);
+    context.restore();
   }
-  within(x, y, width, height, work) {
-    const { pen } = this;
-    pen.save();
-    pen.beginPath(); pen.rect(x, y, width, height); pen.clip();
-    work();
-    pen.restore();
+  clip(x, y, width, height, draw) {
+    const { context } = this;
+    context.save();
+    context.beginPath(); context.rect(x, y, width, height); context.clip();
+    draw();
+    context.restore();
   }
 }
 
-const short = (number) => String(Math.round(number * 100) / 100);
-const escaped = (text) => tame(String(text)).replace(/[&<>"]/g, (one) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[one]);
+const formatCoordinate = (number) => String(Math.round(number * 100) / 100);
+const escapeText = (text) => sanitiseText(String(text)).replace(/[&<>"]/g, (character) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[character]);
 
 class SvgSurface {
   constructor(width, height) { this.size = [width, height]; this.parts = []; this.clips = 0; }
-  styled({ stroke, fill, width = 1, alpha = 1, dash = [] }) {
-    return `fill="${fill ?? "none"}"${stroke ? ` stroke="${stroke}" stroke-width="${short(width)}"` : ""}${alpha < 1 ? ` opacity="${short(alpha)}"` : ""}${dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : ""}`;
+  formatStyle({ stroke, fill, width = 1, alpha = 1, dash = [] }) {
+    return `fill="${fill ?? "none"}"${stroke ? ` stroke="${stroke}" stroke-width="${formatCoordinate(width)}"` : ""}${alpha < 1 ? ` opacity="${formatCoordinate(alpha)}"` : ""}${dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : ""}`;
   }
-  line(places, style) {
-    let path = "", joined = false;
-    for (let at = 0; at < places.length; at += 2) {
-      const x = places[at], y = places[at + 1];
-      if (!Number.isFinite(x) || !Number.isFinite(y)) { joined = false; continue; }
-      path += `${joined ? "L" : "M"}${short(x)} ${short(y)}`;
-      joined = true;
+  drawLine(points, style) {
+    let path = "", isDrawing = false;
+    for (let index = 0; index < points.length; index += 2) {
+      const x = points[index], y = points[index + 1];
+      if (!Number.isFinite(x) || !Number.isFinite(y)) { isDrawing = false; continue; }
+      path += `${isDrawing ? "L" : "M"}${formatCoordinate(x)} ${formatCoordinate(y)}`;
+      isDrawing = true;
     }
-    if (path) this.parts.push(`<path d="${path}" stroke-linejoin="round" ${this.styled(style)}/>`);
+    if (path) this.parts.push(`<path d="${path}" stroke-linejoin="round" ${this.formatStyle(style)}/>`);
   }
-  rect(x, y, width, height, style) {
-    this.parts.push(`<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${this.styled(style)}/>`);
+  drawRect(x, y, width, height, style) {
+    this.parts.push(`<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${this.formatStyle(style)}/>`);
   }
-  marks(kind, xs, ys, size, colour, alpha = 1) {
+  drawMarks(kind, xs, ys, size, colour, alpha = 1) {
     if (xs.length === 0) return;
     const half = size / 2;
     let path = "";
-    for (let at = 0; at < xs.length; at += 1) {
-      const [x, y] = [xs[at], ys[at]];
-      if (kind === "dot") path += `M${short(x)} ${short(y)}h0`;
-      else if (kind === "cross") path += `M${short(x - half)} ${short(y - half)}l${short(size)} ${short(size)}m${short(-size)} 0l${short(size)} ${short(-size)}`;
-      else if (kind === "diamond") path += `M${short(x)} ${short(y - half)}l${short(half)} ${short(half)}l${short(-half)} ${short(half)}l${short(-half)} ${short(-half)}z`;
-      else path += `M${short(x + half)} ${short(y)}a${short(half)} ${short(half)} 0 1 0 ${short(-size)} 0a${short(half)} ${short(half)} 0 1 0 ${short(size)} 0`;
+    for (let index = 0; index < xs.length; index += 1) {
+      const [x, y] = [xs[index], ys[index]];
+      if (kind === "dot") path += `M${formatCoordinate(x)} ${formatCoordinate(y)}h0`;
+      else if (kind === "cross") path += `M${formatCoordinate(x - half)} ${formatCoordinate(y - half)}l${formatCoordinate(size)} ${formatCoordinate(size)}m${formatCoordinate(-size)} 0l${formatCoordinate(size)} ${formatCoordinate(-size)}`;
+      else if (kind === "diamond") path += `M${formatCoordinate(x)} ${formatCoordinate(y - half)}l${formatCoordinate(half)} ${formatCoordinate(half)}l${formatCoordinate(-half)} ${formatCoordinate(half)}l${formatCoordinate(-half)} ${formatCoordinate(-half)}z`;
+      else path += `M${formatCoordinate(x + half)} ${formatCoordinate(y)}a${formatCoordinate(half)} ${formatCoordinate(half)} 0 1 0 ${formatCoordinate(-size)} 0a${formatCoordinate(half)} ${formatCoordinate(half)} 0 1 0 ${formatCoordinate(size)} 0`;
     }
     const style = kind === "diamond" ? { fill: colour, alpha } : { stroke: colour, width: kind === "dot" ? size : Math.max(1.2, size / 4), alpha };
-    this.parts.push(`<path d="${path}" stroke-linecap="round" ${this.styled(style)}/>`);
+    this.parts.push(`<path d="${path}" stroke-linecap="round" ${this.formatStyle(style)}/>`);
   }
-  text(words, x, y, { fill, size = 13, align = "left", weight = 400, turned = false }) {
+  drawText(text, x, y, { fill, size = 13, align = "left", weight = 400, turned: isVertical = false }) {
     const anchor = { left: "start", center: "middle", right: "end" }[align];
-    const place = turned ? `transform="translate(${short(x)} ${short(y)}) rotate(-90)"` : `x="${short(x)}" y="${short(y)}"`;
-    this.parts.push(`<text ${place} fill="${fill}" font-size="${size}" font-weight="${weight}" text-anchor="${anchor}">${escaped(words)}</text>`);
+    const position = isVertical ? `transform="translate(${formatCoordinate(x)} ${formatCoordinate(y)}) rotate(-90)"` : `x="${formatCoordinate(x)}" y="${formatCoordinate(y)}"`;
+    this.parts.push(`<text ${position} fill="${fill}" font-size="${size}" font-weight="${weight}" text-anchor="${anchor}">${escapeText(text)}</text>`);
   }
-  within(x, y, width, height, work) {
+  clip(x, y, width, height, draw) {
     const id = `clip${this.clips += 1}`;
-    this.parts.push(`<clipPath id="${id}"><rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"/></clipPath><g clip-path="url(#${id})">`);
-    work();
+    this.parts.push(`<clipPath id="${id}"><rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}"/></clipPath><g clip-path="url(#${id})">`);
+    draw();
     this.parts.push("</g>");
   }
   toString() {
@@ -139,24 +139,24 @@ class SvgSurface {
   }
 }
 
-let gauge = null;
+let measuringContext = null;
 // Measures the width of a text in pixels.
-const widthOf = (words, size, weight = 400) => {
-  gauge ??= document.createElement("canvas").getContext("2d");
-  gauge.font = `${weight} ${size}px ${FONT}`;
-  return gauge.measureText(words).width;
+const measureText = (text, size, weight = 400) => {
+  measuringContext ??= document.createElement("canvas").getContext("2d");
+  measuringContext.font = `${weight} ${size}px ${FONT}`;
+  return measuringContext.measureText(text).width;
 };
-// Shortens a text to the width `room`.
-const cut = (words, room, size) => {
-  const text = words.slice(0, 200);
-  if (widthOf(text, size) <= room) return text;
-  let length = text.length;
-  while (length > 1 && widthOf(`${text.slice(0, length)}…`, size) > room) length -= 1;
-  return `${text.slice(0, length)}…`;
+// Shortens a text to the width `maxWidth`.
+const truncateText = (text, maxWidth, size) => {
+  const prefix = text.slice(0, 200);
+  if (measureText(prefix, size) <= maxWidth) return prefix;
+  let length = prefix.length;
+  while (length > 1 && measureText(`${prefix.slice(0, length)}…`, size) > maxWidth) length -= 1;
+  return `${prefix.slice(0, length)}…`;
 };
 
 // Lets the browser save a file.
-const save = (blob, name) => {
+const saveFile = (blob, name) => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;
@@ -164,16 +164,16 @@ const save = (blob, name) => {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 };
 
-const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-// Returns `steps` colours from the worst to the best, and a function that maps a position from 0 to 1 to a colour.
-const ramp = ({ rampLow, rampMiddle, rampHigh }, steps = 12) => {
-  const [low, middle, high] = [rampLow, rampMiddle, rampHigh].map(channels);
-  const mixed = (part) => {
-    const [from, to, by] = part < 0.5 ? [low, middle, 2 * part] : [middle, high, 2 * part - 1];
-    return `#${from.map((value, at) => Math.round(value + (to[at] - value) * by).toString(16).padStart(2, "0")).join("")}`;
+const parseChannels = (colour) => [1, 3, 5].map((index) => parseInt(colour.slice(index, index + 2), 16));
+// Returns `count` colours from the worst to the best, and a function that maps a position from 0 to 1 to a colour.
+const createRamp = ({ rampLow, rampMiddle, rampHigh }, count = 12) => {
+  const [low, middle, high] = [rampLow, rampMiddle, rampHigh].map(parseChannels);
+  const mixColour = (part) => {
+    const [from, to, share] = part < 0.5 ? [low, middle, 2 * part] : [middle, high, 2 * part - 1];
+    return `#${from.map((value, index) => Math.round(value + (to[index] - value) * share).toString(16).padStart(2, "0")).join("")}`;
   };
-  const colours = Array.from({ length: steps }, (_, at) => mixed(at / (steps - 1)));
-  return { colours, step: (part) => Math.min(steps - 1, Math.max(0, Math.floor(part * steps))) };
+  const colours = Array.from({ length: count }, (_, index) => mixColour(index / (count - 1)));
+  return { colours, toIndex: (part) => Math.min(count - 1, Math.max(0, Math.floor(part * count))) };
 };
 
-export { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf };
+export { CanvasSurface, SvgSurface, truncateText, createRamp, saveFile, readColours, measureText };

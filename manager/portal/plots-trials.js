@@ -1,37 +1,37 @@
 // The plot of the compared trials of an experiment: the curves of one metric at a time.
 
-import { metricNamed, named, short } from "./charts.js";
-import { check, figureOf, keys, lookOf, Plot, slide, titleOf } from "./plots-frame.js";
-import { curvePanel, hintOf } from "./plots-curves.js";
+import { formatMetricName, shortenName, formatNumber } from "./charts.js";
+import { createCheckbox, findFigure, createLineList, chooseLineStyle, Plot, createSlider, readTitle } from "./plots-frame.js";
+import { createCurvePanel, formatHint } from "./plots-curves.js";
 
 // The curves of `trials` grow. `better` compares two values of the objective. Returns a function that shows the curves of a metric.
-const comparedTrials = (trials, better, base) => {
+const createTrialComparison = (trials, better, base) => {
   let metric = "";
-  const update = () => plot.set(model);
-  const again = () => { plot.zoomed.clear(); range.disabled = bestBox.checked; update(); };
-  const [smoothing, range] = slide("Smoothing", 0.99, update);
-  const [best, bestBox] = check("best so far", again), [logX, logXBox] = check("log x", again), [logY, logYBox] = check("log y", again);
-  const [chooser, shown] = keys(trials.map(({ sequence }) => `trial ${sequence}`), update);
-  const plot = new Plot(figureOf("compare"), { name: "compare", title: titleOf("compare"), controls: [smoothing, best, logX, logY], chooser });
-  const model = () => {
-    const visible = shown().filter((at) => trials[at].curves.has(metric));
+  const updatePlot = () => plot.set(createModel);
+  const resetPlot = () => { plot.zoomByPanel.clear(); range.disabled = bestBox.checked; updatePlot(); };
+  const [smoothing, range] = createSlider("Smoothing", 0.99, updatePlot);
+  const [best, bestBox] = createCheckbox("best so far", resetPlot), [logX, logXBox] = createCheckbox("log x", resetPlot), [logY, logYBox] = createCheckbox("log y", resetPlot);
+  const [chooser, listShown] = createLineList(trials.map(({ sequence }) => `trial ${sequence}`), updatePlot);
+  const plot = new Plot(findFigure("compare"), { name: "compare", title: readTitle("compare"), controls: [smoothing, best, logX, logY], chooser });
+  const createModel = () => {
+    const visibleTrials = listShown().filter((index) => trials[index].curves.has(metric));
     if (!trials.some(({ curves }) => curves.has(metric))) return { panels: [], empty: "None of these trials has reported an intermediate result." };
-    const lines = visible.map((at) => {
-      const { trial, sequence, curves } = trials[at], curve = curves.get(metric);
-      return { at, sequence, steps: curve.map(([step]) => step), raw: curve.map(([, value]) => value), tell: () => [`Trial ${sequence}`], address: () => `${base}/trials/${encodeURIComponent(trial)}` };
+    const lines = visibleTrials.map((index) => {
+      const { trial, sequence, curves } = trials[index], curve = curves.get(metric);
+      return { index, sequence, steps: curve.map(([step]) => step), raw: curve.map(([, value]) => value), describe: () => [`Trial ${sequence}`], address: () => `${base}/trials/${encodeURIComponent(trial)}` };
     });
     const options = { smoothing: Number(range.value), best: bestBox.checked, logX: logXBox.checked, log: logYBox.checked };
-    const direction = trials.some((one) => one.metric === metric) ? better : null;
-    const looks = (colours) => ({ at }) => { const look = lookOf(at); return { ...look, colour: colours[look.colour] }; };
-    const panel = curvePanel(metric, lines, looks, { ...options, better: direction });
-    const table = (most) => ({ head: ["Trial", "Steps", `First ${metricNamed(metric)}`, `Last ${metricNamed(metric)}`], rows: lines.slice(0, most).map(({ sequence, raw }) => [sequence, raw.length, short(raw[0] ?? NaN, 5), short(raw.at(-1) ?? NaN, 5)]) });
-    return { panels: [panel], legend: visible.map((at) => ({ label: named(`trial ${trials[at].sequence}`), kind: "line", ...lookOf(at) })), table, hint: hintOf([panel], [direction], options) };
+    const direction = trials.some((trial) => trial.metric === metric) ? better : null;
+    const createStyles = (colours) => ({ index }) => { const style = chooseLineStyle(index); return { ...style, colour: colours[style.colour] }; };
+    const panel = createCurvePanel(metric, lines, createStyles, { ...options, better: direction });
+    const table = (maxRows) => ({ head: ["Trial", "Steps", `First ${formatMetricName(metric)}`, `Last ${formatMetricName(metric)}`], rows: lines.slice(0, maxRows).map(({ sequence, raw }) => [sequence, raw.length, formatNumber(raw[0] ?? NaN, 5), formatNumber(raw.at(-1) ?? NaN, 5)]) });
+    return { panels: [panel], legend: visibleTrials.map((index) => ({ label: shortenName(`trial ${trials[index].sequence}`), kind: "line", ...chooseLineStyle(index) })), table, hint: formatHint([panel], [direction], options) };
   };
   return (name) => {
-    if (name !== metric) plot.zoomed.clear();
+    if (name !== metric) plot.zoomByPanel.clear();
     metric = name;
-    update();
+    updatePlot();
   };
 };
 
-export { comparedTrials };
+export { createTrialComparison };

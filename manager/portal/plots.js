@@ -1,110 +1,110 @@
 // The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view, the first one before
 // all others.
 
-import { check, choices, figureOf, lazily, select, slide } from "./plots-frame.js";
-import { metricNamed, named, painted } from "./charts.js";
-import { parameterNames, take } from "./points.js";
-import { durations, slice } from "./plots-kinds.js";
-import { bars, rowsOf } from "./plots-bars.js";
-import { contour } from "./plots-contour.js";
-import { curves } from "./plots-curves.js";
-import { pareto } from "./plots-pareto.js";
-import { search } from "./plots-search.js";
-import { timeline } from "./plots-timeline.js";
+import { createCheckbox, createNameList, findFigure, createLazyPlot, createSelect, createSlider } from "./plots-frame.js";
+import { formatMetricName, shortenName, waitForPaint } from "./charts.js";
+import { listParameters, recordTrial } from "./points.js";
+import { createDurations, createSlices } from "./plots-kinds.js";
+import { createBars, readBars } from "./plots-bars.js";
+import { createContour } from "./plots-contour.js";
+import { createCurves } from "./plots-curves.js";
+import { createParetoPlot } from "./plots-pareto.js";
+import { drawSearch } from "./plots-search.js";
+import { createTimeline } from "./plots-timeline.js";
 
 // The number of parameters in the slice plot at first.
-const PANELS = 24;
+const INITIAL_PANELS = 24;
 // The maximum number of metrics with curves, as in the manager.
-const METRICS = 12;
+const MAX_METRICS = 12;
 
-// `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
-const show = async ({ json, paced, follow, tick, refresh }) => {
-  const several = figureOf("pareto") !== null;
-  const { points, all, objective, add, plots, update } = await search(json);
-  if (several) fronts(points, objective, add);
+// `fetchJson` fetches, `throttle` limits the rate of updates, and `followExperiment` listens to events.
+const drawPlots = async ({ fetchJson, throttle, followExperiment, refreshPeriodically, refresh }) => {
+  const hasSeveralObjectives = findFigure("pareto") !== null;
+  const { points, listCurrentObjectives, getObjective, addPlot, plotUpdates, updatePlots } = await drawSearch(fetchJson);
+  if (hasSeveralObjectives) addParetoPlot(points, getObjective, addPlot);
 
-  tabled(objective, add);
+  addTablePlots(getObjective, addPlot);
 
-  const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
-  const [sliceNames, sliceNamesOf] = choices("Parameters", PANELS, () => { slices.plot.zoomed.clear(); slices.update(); });
-  const slices = add("slice", [sliceNames, sliceLog], () => slice(points, objective(), { names: sliceNamesOf(parameterNames(points)), log: sliceLogBox.checked }));
+  const [sliceLog, sliceLogBox] = createCheckbox("log y", () => slicePlot.update());
+  const [sliceNames, chooseSliceNames] = createNameList("Parameters", INITIAL_PANELS, () => { slicePlot.plot.zoomByPanel.clear(); slicePlot.update(); });
+  const slicePlot = addPlot("slice", [sliceNames, sliceLog], () => createSlices(points, getObjective(), { names: chooseSliceNames(listParameters(points)), log: sliceLogBox.checked }));
 
-  const names = parameterNames(points);
-  const [a, aChoice] = select("X", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
-  const [b, bChoice] = select("Y", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
+  const names = listParameters(points);
+  const [xLabel, xSelect] = createSelect("X", names.map((name) => [name, shortenName(name)]), () => { contourPlot.plot.zoomByPanel.clear(); contourPlot.update(); });
+  const [yLabel, ySelect] = createSelect("Y", names.map((name) => [name, shortenName(name)]), () => { contourPlot.plot.zoomByPanel.clear(); contourPlot.update(); });
   if (names.length > 1) {
     // Start with the two most important parameters, which the server lists first.
-    const rows = [...document.querySelectorAll("#importance meter")].map((one) => one.getAttribute("aria-label"));
-    const [first = names[0], second] = rows.filter((one) => names.includes(one));
-    aChoice.value = first;
-    bChoice.value = second ?? names.find((one) => one !== first);
+    const rows = [...document.querySelectorAll("#importance meter")].map((name) => name.getAttribute("aria-label"));
+    const [first = names[0], second] = rows.filter((name) => names.includes(name));
+    xSelect.value = first;
+    ySelect.value = second ?? names.find((name) => name !== first);
   }
-  const field = add("contour", [a, b], () => contour(points, objective(), { a: aChoice.value, b: bChoice.value }), { high: 0.6 });
+  const contourPlot = addPlot("contour", [xLabel, yLabel], () => createContour(points, getObjective(), { a: xSelect.value, b: ySelect.value }), { heightRatio: 0.6 });
 
-  const [longLog, longLogBox] = check("log x", () => { lengths.plot.zoomed.clear(); lengths.update(); });
-  const [longBy, longByChoice] = select("Show", [["state", "all trials by state"], ["cause", "failures by cause"]], () => { lengths.plot.zoomed.clear(); lengths.update(); });
-  const lengths = add("durations", [longBy, longLog], () => durations(points, { by: longByChoice.value, log: longLogBox.checked }), { high: 0.6 });
+  const [durationLog, durationLogBox] = createCheckbox("log x", () => { durationPlot.plot.zoomByPanel.clear(); durationPlot.update(); });
+  const [durationKind, durationKindSelect] = createSelect("Show", [["state", "all trials by state"], ["cause", "failures by cause"]], () => { durationPlot.plot.zoomByPanel.clear(); durationPlot.update(); });
+  const durationPlot = addPlot("durations", [durationKind, durationLog], () => createDurations(points, { by: durationKindSelect.value, log: durationLogBox.checked }), { heightRatio: 0.6 });
 
-  const bulk = { curves: null, timeline: null };
-  const [smoothing, smoothingRange] = slide("Smoothing", 0.99, () => steps.update());
-  const curveAgain = () => { steps.plot.zoomed.clear(); smoothingRange.disabled = curveBestBox.checked; steps.update(); };
-  const [curveBest, curveBestBox] = check("best so far", curveAgain);
-  const [curveLogX, curveLogXBox] = check("log x", curveAgain);
-  const [curveLog, curveLogBox] = check("log y", curveAgain);
-  const drawnCurves = () => curves(points, all(), objective(), bulk.curves, { smoothing: Number(smoothingRange.value), best: curveBestBox.checked, logX: curveLogXBox.checked, log: curveLogBox.checked });
-  const [curveCount, curveCountChoice] = select("Trials", [20, 50, 200, 1000].map((count) => [String(count), String(count)]), () => steps.news());
-  curveCountChoice.value = "200";
-  const [curveMetric, curveMetricChoice] = select("Metric", [["", "all"]], () => { steps.plot.zoomed.clear(); steps.news(); });
+  const answers = { curves: null, timeline: null };
+  const [smoothing, smoothingRange] = createSlider("Smoothing", 0.99, () => curvePlot.update());
+  const updateCurves = () => { curvePlot.plot.zoomByPanel.clear(); smoothingRange.disabled = curveBestBox.checked; curvePlot.update(); };
+  const [curveBest, curveBestBox] = createCheckbox("best so far", updateCurves);
+  const [curveLogX, curveLogXBox] = createCheckbox("log x", updateCurves);
+  const [curveLog, curveLogBox] = createCheckbox("log y", updateCurves);
+  const createCurrentCurves = () => createCurves(points, listCurrentObjectives(), getObjective(), answers.curves, { smoothing: Number(smoothingRange.value), best: curveBestBox.checked, logX: curveLogXBox.checked, log: curveLogBox.checked });
+  const [curveCount, curveCountSelect] = createSelect("Trials", [20, 50, 200, 1000].map((count) => [String(count), String(count)]), () => curvePlot.markOutdated());
+  curveCountSelect.value = "200";
+  const [curveMetric, curveMetricSelect] = createSelect("Metric", [["", "all"]], () => { curvePlot.plot.zoomByPanel.clear(); curvePlot.markOutdated(); });
   curveMetric.hidden = true;
-  const bringCurves = async () => {
-    const metric = curveMetricChoice.value;
-    bulk.curves = await json(`/api/v1/experiment/curves?${new URLSearchParams({ points: 100, trials: curveCountChoice.value, ...metric ? { metric } : {} })}`);
-    const names = bulk.curves.names;
-    if (curveMetricChoice.options.length !== names.length + 1) curveMetricChoice.replaceChildren(new Option(names.length > METRICS ? `the first ${METRICS}` : "all", ""), ...names.map((name) => new Option(metricNamed(name), name, false, name === metric)));
+  const fetchCurves = async () => {
+    const metric = curveMetricSelect.value;
+    answers.curves = await fetchJson(`/api/v1/experiment/curves?${new URLSearchParams({ points: 100, trials: curveCountSelect.value, ...metric ? { metric } : {} })}`);
+    const names = answers.curves.names;
+    if (curveMetricSelect.options.length !== names.length + 1) curveMetricSelect.replaceChildren(new Option(names.length > MAX_METRICS ? `the first ${MAX_METRICS}` : "all", ""), ...names.map((name) => new Option(formatMetricName(name), name, false, name === metric)));
     curveMetric.hidden = names.length < 2;
   };
-  const steps = lazily("curves", [curveCount, curveMetric, smoothing, curveBest, curveLogX, curveLog], bringCurves, drawnCurves, paced);
-  plots.push(() => { if (bulk.curves) steps.update(); });
-  const [rows, rowsChoice] = select("Rows", [["trial", "trials"], ["host", "machines"]], () => { gantt.plot.zoomed.clear(); gantt.update(); });
-  const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); enterMachines(points, bulk.timeline); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);
+  const curvePlot = createLazyPlot("curves", [curveCount, curveMetric, smoothing, curveBest, curveLogX, curveLog], fetchCurves, createCurrentCurves, throttle);
+  plotUpdates.push(() => { if (answers.curves) curvePlot.update(); });
+  const [rows, rowSelect] = createSelect("Rows", [["trial", "trials"], ["host", "machines"]], () => { timelinePlot.plot.zoomByPanel.clear(); timelinePlot.update(); });
+  const timelinePlot = createLazyPlot("timeline", [rows], async () => { answers.timeline = await fetchJson("/api/v1/experiment/timeline"); addMachines(points, answers.timeline); }, () => createTimeline(points, answers.timeline, { by: rowSelect.value }), throttle);
 
   // The machines of trials cost as much as all other columns, so they come after the plots that show no machines.
-  painted().then(gantt.load);
-  const again = paced(1000, async () => update());
-  tick();
-  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(again); }, experiment: refresh });
+  waitForPaint().then(timelinePlot.load);
+  const schedulePlotUpdate = throttle(1000, async () => updatePlots());
+  refreshPeriodically();
+  followExperiment(points.change, { trial: (trial) => { recordTrial(points, trial); schedulePlotUpdate(); curvePlot.markOutdated(); timelinePlot.markOutdated(); refresh().then(schedulePlotUpdate); }, experiment: refresh });
 };
 
 // Adds the machine and the number of attempts of each trial, from the timeline of attempts.
-const enterMachines = (points, { sequence, host, hosts }) => {
-  const place = new Map(points.sequence.map((one, at) => [one, at]));
+const addMachines = (points, { sequence, host, hosts }) => {
+  const indexBySequence = new Map(points.sequence.map((attemptSequence, index) => [attemptSequence, index]));
   points.host = new Array(points.id.length).fill(null);
   points.attempts = new Array(points.id.length).fill(0);
-  sequence.forEach((one, row) => {
-    const at = place.get(one);
-    if (at === undefined) return;
-    points.attempts[at] += 1;
-    if (host[row] !== null) points.host[at] = hosts[host[row]];
+  sequence.forEach((attemptSequence, row) => {
+    const index = indexBySequence.get(attemptSequence);
+    if (index === undefined) return;
+    points.attempts[index] += 1;
+    if (host[row] !== null) points.host[index] = hosts[host[row]];
   });
 };
 
 // The plots of tables that the page contains.
-const tabled = (objective, add) => {
-  const said = (id) => document.querySelector(`#${id} .hint`)?.textContent ?? "";
-  const importance = () => document.querySelectorAll(`#importance :is([data-objective="${objective().at}"], div:not([data-objective])) > table tr`);
-  add("importance-bars", [], () => bars(rowsOf(importance()), { label: "share", written: (value) => `${Math.round(100 * value)} %`, colour: "accent", hint: said("importance"), empty: said("importance") }));
-  const failures = () => document.querySelectorAll("#causes tr");
-  add("failures", [], () => bars(rowsOf(failures()), { label: "failed trials", written: (value) => Number.isInteger(value) ? String(value) : "", colour: "bad", hint: "", empty: said("causes") }));
+const addTablePlots = (getObjective, addPlot) => {
+  const readHint = (id) => document.querySelector(`#${id} .hint`)?.textContent ?? "";
+  const listImportanceRows = () => document.querySelectorAll(`#importance :is([data-objective="${getObjective().index}"], div:not([data-objective])) > table tr`);
+  addPlot("importance-bars", [], () => createBars(readBars(listImportanceRows()), { label: "share", format: (value) => `${Math.round(100 * value)} %`, colour: "accent", hint: readHint("importance"), empty: readHint("importance") }));
+  const listFailureRows = () => document.querySelectorAll("#causes tr");
+  addPlot("failures", [], () => createBars(readBars(listFailureRows()), { label: "failed trials", format: (value) => Number.isInteger(value) ? String(value) : "", colour: "bad", hint: "", empty: readHint("causes") }));
 };
 
 // The plot of the Pareto front. The page lists the trials on the front.
-const fronts = (points, objective, add) => {
-  const metrics = points.objectives.map(({ metric }) => [metric, named(metric)]);
-  const again = () => { plane.plot.zoomed.clear(); plane.update(); };
-  const [a, aChoice] = select("X", metrics, again), [b, bChoice] = select("Y", metrics, again);
-  bChoice.value = metrics[1][0];
-  const front = () => document.getElementById("front").dataset.front.split(" ").filter(Boolean).map(Number);
-  const plane = add("pareto", [a, b], () => pareto(points, objective(), { a: aChoice.value, b: bChoice.value, front: front() }));
+const addParetoPlot = (points, getObjective, addPlot) => {
+  const metrics = points.objectives.map(({ metric }) => [metric, shortenName(metric)]);
+  const updatePlot = () => { paretoPlot.plot.zoomByPanel.clear(); paretoPlot.update(); };
+  const [xLabel, xSelect] = createSelect("X", metrics, updatePlot), [yLabel, ySelect] = createSelect("Y", metrics, updatePlot);
+  ySelect.value = metrics[1][0];
+  const readFront = () => document.getElementById("front").dataset.front.split(" ").filter(Boolean).map(Number);
+  const paretoPlot = addPlot("pareto", [xLabel, yLabel], () => createParetoPlot(points, getObjective(), { a: xSelect.value, b: ySelect.value, front: readFront() }));
 };
 
-export { show };
+export { drawPlots };

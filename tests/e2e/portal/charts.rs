@@ -151,11 +151,11 @@ fn ranges_are_selected_by_keyboard() {
 
 /// A script that draws trials of one parameter and then of two, while an end of the first axis has the focus.
 const DRAW_ANOTHER_PARAMETER: &str = r"
-return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
+return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ drawParallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2] } };
-  const drawn = () => parallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, drawn);
+  const drawn = () => drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, drawn);
   const labels = () => [...figure.querySelectorAll('[role=slider]')].map((end) => end.getAttribute('aria-label'));
   drawn();
   const before = labels();
@@ -184,11 +184,11 @@ fn a_new_parameter_keeps_the_focus() {
 /// A script that draws two trials, of which the worse one has no `b`. Returns the number of its painted
 /// pixels between `a` and the result, on the lowest line, which has nothing else.
 const DRAW_WITHOUT_PARAMETER: &str = r"
-return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
+return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ drawParallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2], b: [null, 5] } };
-  parallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
+  drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
   const canvas = figure.querySelector('canvas');
   const from = 62, to = canvas.width / 2 - 2;
   const { data } = canvas.getContext('2d').getImageData(from, canvas.height - 31, to - from, 2);

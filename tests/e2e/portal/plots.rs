@@ -211,13 +211,13 @@ fn a_line_of_parallel_coordinates_shows_and_opens_its_trial() {
 
 /// A script that draws parallel coordinates of a search space. Returns the texts of the downloaded SVG.
 const DRAW_AXES: &str = r"
-return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
+return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ drawParallel }]) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { plain: [0.001, 0.9], kind: ['b', 'a'], lr: [0.01, 0.02], wide: ['option 1', 'option 2'] },
     space: [{ name: 'lr', log: true, low: 0.01, high: 0.1 }, { name: 'plain', log: false, low: 0, high: 1 }, { name: 'kind', log: false, options: ['b', 'c', 'a'] },
       { name: 'wide', log: false, options: [...Array(40).keys()].map((at) => `option ${at}`) }] };
-  parallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
+  drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
   let svg = null;
   const made = URL.createObjectURL;
   URL.createObjectURL = (blob) => { svg = blob; return made.call(URL, blob); };
@@ -229,13 +229,13 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface
 
 /// A script that selects ranges of parameters whose names a filter must quote. Returns the filter.
 const FILTER_ODD_NAMES: &str = r"
-return import('/assets/parallel.js').then(({ parallel }) => {
+return import('/assets/parallel.js').then(({ drawParallel }) => {
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const parameters = { 'batch size': [1, 4], step: [0, 1], 'a`b': [1, 2], layers: [[64, 64], [32]] };
   const space = [{ name: 'layers', log: false, options: [[32], [64, 64]] }];
   const ranges = new Map([['batch size', [0, 0.5]], ['step', [0.5, 1]], ['a`b', [0.5, 1]], ['layers', [0.5, 1]]]);
-  return parallel(figure, { id: ['t', 'u'], final: [1, 2], parameters, space }, ranges, { better: 'maximize', title: 'result' }, () => {}).filter;
+  return drawParallel(figure, { id: ['t', 'u'], final: [1, 2], parameters, space }, ranges, { better: 'maximize', title: 'result' }, () => {}).filter;
 });";
 
 #[test]
@@ -391,12 +391,12 @@ fn a_long_table_shows_more_rows_on_request() {
 }
 
 /// A script that counts the waiting attempts, and lists the rows of machines of a timeline of three attempts.
-const READ_TIMELINE: &str = "return import('/assets/plots-timeline.js').then(({ timeline, waiting }) => {
+const READ_TIMELINE: &str = "return import('/assets/plots-timeline.js').then(({ createTimeline, countWaiting }) => {
   const answer = { now: 100, sequence: [0, 1, 2], attempt: [1, 1, 1], submitted: [0, 0, 10], began: [5, 20, null], ended: [30, 40, null],
     retried: [false, false, false], state: ['SUCCEEDED', 'SUCCEEDED', 'WAITING'], host: [0, 0, null], hosts: ['node-1'], waited_for: [null, null, 'a GPU'] };
   const points = { sequence: [0, 1, 2], id: ['a', 'b', 'c'] };
-  const model = timeline(points, answer, { by: 'host' });
-  return [waiting([[0, 5], [0, 20], [10, 100]]), model.panels[0].y.names, model.table(9).rows[0], model.legend[0].label];
+  const model = createTimeline(points, answer, { by: 'host' });
+  return [countWaiting([[0, 5], [0, 20], [10, 100]]), model.panels[0].y.names, model.table(9).rows[0], model.legend[0].label];
 });";
 
 #[test]
@@ -408,7 +408,7 @@ fn the_timeline_of_machines_shows_what_waits() {
     browser.open(&format!("{url}/plots"));
     let steps = json!([[0, 2], [5, 1], [10, 2], [20, 1], [100, 0]]);
     let expected = json!([
-        {"steps": steps, "most": 2},
+        {"steps": steps, "maxCount": 2},
         ["node-1 2", "node-1 1", "waiting, at most 2"],
         [2, 1, "waiting", "", "90 ms", "a GPU", ""],
         "waiting",
@@ -455,9 +455,9 @@ fn parameters_metrics_and_trials_are_chosen() {
 }
 
 /// A script that computes the best values so far and a smoothed curve.
-const COMPUTE_CURVES: &str = "return import('/assets/plots-curves.js').then(({ bestSoFar, smoothed }) => [
-  bestSoFar([1, null, 3, 2], (a, b) => a > b), bestSoFar([null, 2, 3, 1], (a, b) => a < b),
-  smoothed([1, 1, null, 1], 0.9), smoothed([0, 1], 0.5).map((value) => Number(value.toFixed(4)))]);";
+const COMPUTE_CURVES: &str = "return import('/assets/plots-curves.js').then(({ computeBestSoFar, smoothValues }) => [
+  computeBestSoFar([1, null, 3, 2], (a, b) => a > b), computeBestSoFar([null, 2, 3, 1], (a, b) => a < b),
+  smoothValues([1, 1, null, 1], 0.9), smoothValues([0, 1], 0.5).map((value) => Number(value.toFixed(4)))]);";
 
 #[test]
 #[ignore = "needs a browser"]
@@ -504,15 +504,15 @@ fn an_axis_of_whole_numbers_has_only_whole_ticks() {
     browser.open(&format!("{url}/plots"));
     #[rustfmt::skip]
     let table = [
-        ("numbers(0, 3, { whole: true })",                    json!(["0", "1", "2", "3"])),
-        ("numbers(0, 3, { whole: true }).within(0.1, 0.6)",   json!(["1"])),
-        ("numbers(0.5, 20, { log: true, whole: true })",      json!(["1", "2", "5", "10", "20"])),
-        ("parameter([16, 17, 18], null)",                     json!(["16", "17", "18"])),
-        ("parameter([0.5, 1], null)",                         json!(["0.5", "0.6", "0.7", "0.8", "0.9", "1"])),
+        ("createNumberScale(0, 3, { whole: true })",                    json!(["0", "1", "2", "3"])),
+        ("createNumberScale(0, 3, { whole: true }).zoomTo(0.1, 0.6)",   json!(["1"])),
+        ("createNumberScale(0.5, 20, { log: true, whole: true })",      json!(["1", "2", "5", "10", "20"])),
+        ("createParameterScale([16, 17, 18], null)",                     json!(["16", "17", "18"])),
+        ("createParameterScale([0.5, 1], null)",                         json!(["0.5", "0.6", "0.7", "0.8", "0.9", "1"])),
     ];
     for (scale, expected) in table {
         let ticks = format!(
-            "return import('/assets/plots-scale.js').then(({{ numbers, parameter }}) => {scale}.ticks(8).map(([, words]) => words))"
+            "return import('/assets/plots-scale.js').then(({{ createNumberScale, createParameterScale }}) => {scale}.ticks(8).map(([, text]) => text))"
         );
         assert_eq!(browser.run_script(&ticks), expected, "{scale}");
     }
@@ -525,11 +525,12 @@ fn a_plot_whose_data_has_not_arrived_says_that_it_loads() {
     let bed = TestBed::new();
     let (_serving, url) = serve_search(&bed, 20);
     browser.open(&format!("{url}/plots"));
-    for (module, model) in
-        [("curves", "curves({}, [], {}, null, {})"), ("timeline", "timeline({}, null, {})")]
-    {
+    for (module, model) in [
+        ("curves", "createCurves({}, [], {}, null, {})"),
+        ("timeline", "createTimeline({}, null, {})"),
+    ] {
         let model = format!(
-            "return import('/assets/plots-{module}.js').then(({{ {module} }}) => {model}.loading)"
+            "return import('/assets/plots-{module}.js').then(({{ createCurves, createTimeline }}) => {model}.loading)"
         );
         assert_eq!(browser.run_script(&model), json!(true), "{module}");
     }
