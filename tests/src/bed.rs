@@ -61,6 +61,44 @@ impl TestBed {
         self.path("data")
     }
 
+    /// Returns the folder of the experiment, once it exists. The bed has one experiment.
+    pub fn find_experiment_folder(&self) -> Option<PathBuf> {
+        let mut paths = fs::read_dir(self.data_folder()).ok()?.flatten().map(|entry| entry.path());
+        paths.find(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.'))
+    }
+
+    /// Returns the folder of the experiment.
+    pub fn experiment_folder(&self) -> PathBuf {
+        self.find_experiment_folder().expect("a search was started")
+    }
+
+    /// Returns the experiment's id, once it exists.
+    pub fn find_experiment_id(&self) -> Option<String> {
+        self.find_experiment_folder()?.file_name()?.to_str().map(str::to_owned)
+    }
+
+    /// Returns the experiment's id.
+    pub fn experiment_id(&self) -> String {
+        self.find_experiment_id().expect("a search was started")
+    }
+
+    /// Returns the URL of the experiment's manager, once the manager listens.
+    pub fn find_manager_url(&self) -> Option<String> {
+        let url = fs::read_to_string(self.find_experiment_folder()?.join("manager.url")).ok()?;
+        Some(url.trim().to_owned())
+    }
+
+    /// Returns the URL of the experiment's manager.
+    pub fn manager_url(&self) -> String {
+        self.find_manager_url().expect("the manager listens")
+    }
+
+    /// Returns the token that gives a user's program access to the experiment.
+    pub fn user_token(&self) -> String {
+        let token = fs::read_to_string(self.experiment_folder().join("user.token"));
+        token.expect("the manager has written the file").trim().to_owned()
+    }
+
     /// Writes a file, and creates its parent folders.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);

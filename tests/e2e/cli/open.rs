@@ -17,12 +17,8 @@ fn open_logs_the_browser_in() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = Search::new("echo score=1; read _ <../gate", 1).start(&bed);
-    let url = wait_for("the manager to listen", WAIT_TIMEOUT, || {
-        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        Some(std::fs::read_to_string(folder.join("manager.url")).ok()?.trim().to_owned())
-    });
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let url = wait_for("the manager to listen", WAIT_TIMEOUT, || bed.find_manager_url());
+    let token = bed.user_token();
 
     let program = bed.write_script("browser", "#!/bin/sh\necho \"$@\" >>\"$0.arguments\"\n");
     let opened = run_open(&bed, &[], Some(program.to_str().unwrap()));
@@ -33,7 +29,7 @@ fn open_logs_the_browser_in() {
     assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
     let inside = std::fs::read_to_string(&page).unwrap();
     let stdout = String::from_utf8(opened.stdout).unwrap();
-    assert!(inside.contains("/login?ticket=") && !inside.contains(token.trim()), "{inside}");
+    assert!(inside.contains("/login?ticket=") && !inside.contains(&token), "{inside}");
     assert!(stdout.contains(&url) && !stdout.contains("ticket"), "{stdout}");
 
     let browser = Browser::start();
@@ -49,7 +45,7 @@ fn open_logs_the_browser_in() {
         let printed = run_open(&bed, arguments, browser);
         let stdout = String::from_utf8(printed.stdout).unwrap();
         let path = stdout.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
-        assert!(!stdout.contains(token.trim()), "{stdout}");
+        assert!(!stdout.contains(&token), "{stdout}");
         let (_, first) = trialkeeper_tests::http_get(&url, &path).unwrap();
         let (_, again) = trialkeeper_tests::http_get(&url, &path).unwrap();
         assert!(first.contains("Logged in") && again.contains("has been used"), "{first}{again}");

@@ -38,9 +38,8 @@ fn progress_continues_after_resume_and_fits_the_terminal() {
     first.press_keys("\u{3}");
     assert_eq!(wait_for("the end", WAIT_TIMEOUT, || first.exit_code()), Some(130));
 
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
     bed.write("score", "0.125");
-    let mut second = start(&["resume", folder.file_name().to_str().unwrap()]);
+    let mut second = start(&["resume", &bed.experiment_id()]);
     until(&second, &["3/6 trials", "best 0.2488"]);
     gate.release(1);
     until(&second, &["4/6 trials, 1 running", "best 0.2488", " left"]);

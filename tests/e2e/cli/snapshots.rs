@@ -206,9 +206,7 @@ fn commands_that_need_a_manager_print_the_recorded_output() {
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str()), ("BROWSER", browser.as_str())];
     let search = Search::new("echo score=1; read _ <../gate", 9).start(&bed);
     let (folder, url) = wait_for("the manager to listen", WAIT_TIMEOUT, || {
-        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
-        Some((folder, url.trim().to_owned()))
+        Some((bed.find_experiment_folder()?, bed.find_manager_url()?))
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
     let trial = wait_for("the first trial to run", WAIT_TIMEOUT, || {

@@ -108,8 +108,7 @@ fn top_shortens_names_but_not_numbers() {
     let search = Search::new(command, 2).with("experimentName", name);
     let running = search.start(&bed);
     wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
-    let id = format!("({})  running for ", folder.file_name().to_str().unwrap());
+    let id = format!("({})  running for ", bed.experiment_id());
     for (width, heads) in [
         (60, &["trial", "id", "latest", "time", "curve"][..]),
         (80, &["trial", "id", "latest", "time", "curve", "memory"]),
@@ -183,9 +182,8 @@ fn top_reaches_all_trials_and_scrolls_their_output() {
     terminal.press_keys("w");
     wait_for_screen(&terminal, "the state", |lines| lines[1] == "state  RUNNING");
     terminal.press_keys("o");
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    let page = format!("{}/trials/", url.trim());
+    let url = bed.manager_url();
+    let page = format!("{url}/trials/");
     wait_for_screen(&terminal, "the address", |lines| lines[lines.len() - 1].starts_with(&page));
     terminal.press_keys("Ky");
     wait_for_screen(&terminal, "the stop", |lines| {
@@ -235,10 +233,9 @@ fn top_shows_the_end_of_the_manager() {
     let mut terminal = start_top(&bed, 100, 40);
     wait_for_screen(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     // A second `top` uses only the manager's address, so it cannot find the reason in the data folder.
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
+    let url = bed.manager_url();
     let mut far = bed.manager_command();
-    far.args(["top", "--manager", url.trim()]);
+    far.args(["top", "--manager", &url]);
     let mut far = Terminal::start(&far, 100, 40);
     wait_for_screen(&far, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
     running.signal(Signal::SIGKILL);

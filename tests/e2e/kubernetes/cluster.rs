@@ -316,14 +316,14 @@ fn print_kind(kind: &str) {
 /// Waits until a trial runs, and returns the experiment's id.
 fn wait_for_running_trial(bed: &TestBed) -> String {
     wait_for("a trial to run", CLUSTER_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
+        let folder = bed.find_experiment_folder()?;
         let database = rusqlite::Connection::open_with_flags(
-            folder.path().join("trialkeeper.db"),
+            folder.join("trialkeeper.db"),
             rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
         );
         let query = "SELECT count(*) FROM trial WHERE state = 'RUNNING'";
         let count: i64 = database.ok()?.query_row(query, [], |row| row.get(0)).ok()?;
-        (count > 0).then(|| folder.file_name().into_string().unwrap())
+        (count > 0).then(|| bed.experiment_id())
     })
 }
 

@@ -81,11 +81,10 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     let search = Search::new(command, 9).start(&bed);
     let reported = || (!bed.read("waits").is_empty()).then_some(());
     wait_for("the first trial to wait", WAIT_TIMEOUT, reported);
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    let port = url.trim().rsplit(':').next().unwrap().to_owned();
+    let url = bed.manager_url();
+    let port = url.rsplit(':').next().unwrap().to_owned();
     let mode = std::os::unix::fs::PermissionsExt::mode(
-        &std::fs::metadata(folder.join("netrc")).unwrap().permissions(),
+        &std::fs::metadata(bed.experiment_folder().join("netrc")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
 
@@ -142,9 +141,8 @@ fn start_waiting_search(bed: &TestBed) -> (RunningProgram, Gate, String) {
     let search = Search::new("echo >>../waits; read _ <../gate", 9).start(bed);
     let reported = || (!bed.read("waits").is_empty()).then_some(());
     wait_for("the first trial to wait", WAIT_TIMEOUT, reported);
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    let port = url.trim().rsplit(':').next().unwrap().to_owned();
+    let url = bed.manager_url();
+    let port = url.rsplit(':').next().unwrap().to_owned();
     (search, gate, port)
 }
 
@@ -203,9 +201,8 @@ fn nni_s_python_client_reads_a_running_search() {
     wait_for("the second trial to start", WAIT_TIMEOUT, || {
         (!bed.read("waits").is_empty()).then_some(())
     });
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    let port = url.trim().rsplit(':').next().unwrap().to_owned();
+    let url = bed.manager_url();
+    let port = url.rsplit(':').next().unwrap().to_owned();
     // A trial becomes RUNNING a moment after its start.
     let client = bed.write("client.py", READING_CLIENT);
     let seen = wait_for("both trials to reach their states", WAIT_TIMEOUT, || {
@@ -271,9 +268,7 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
     let running = Search::new(&command, 2).start(&bed);
     let client = bed.write("client.py", RESULT_CLIENT);
     let port = wait_for("the manager to listen", WAIT_TIMEOUT, || {
-        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
-        url.trim().rsplit(':').next().map(str::to_owned)
+        bed.find_manager_url()?.rsplit(':').next().map(str::to_owned)
     });
     let seen = wait_for("the first trial to succeed", WAIT_TIMEOUT, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();

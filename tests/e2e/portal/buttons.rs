@@ -50,9 +50,8 @@ fn a_search_is_steered_from_its_pages() {
         });
     };
     wait_for_started(1);
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
-    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let url = bed.manager_url();
+    let token = bed.user_token();
     let get_json =
         |path: &str| -> Value { serde_json::from_str(&http_get(&url, path).unwrap().1).unwrap() };
     browser.set_viewport(1280, 900, false);
@@ -62,8 +61,7 @@ fn a_search_is_steered_from_its_pages() {
     let forms = "return document.querySelectorAll('main form').length";
     assert_eq!(browser.run_script(forms), json!(0));
     browser.open(&format!("{url}/login"));
-    browser
-        .run_script(&format!("document.getElementById('token').value = {}", json!(token.trim())));
+    browser.run_script(&format!("document.getElementById('token').value = {}", json!(token)));
     press_button(&browser, "/login", true);
     browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
 
@@ -166,12 +164,8 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
     let command = format!("read _ <'{}'; echo score={{{{x}}}}", gate.path().display());
     let search = Search::new(&command, 4).with("trialConcurrency", 3);
     let running = search.start(&bed);
-    let folder = wait_for("the folder", WAIT_TIMEOUT, || {
-        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        folder.join("manager.url").is_file().then_some(folder)
-    });
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
-    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let url = wait_for("the manager to listen", WAIT_TIMEOUT, || bed.find_manager_url());
+    let token = bed.user_token();
     let states = |expected: &[&str]| {
         wait_for(&format!("the states {expected:?}"), WAIT_TIMEOUT, || {
             let (_, list) = http_get(&url, "/api/v1/trials?sort=sequence")?;
@@ -185,7 +179,7 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
     browser.open(&format!("{url}/login?next=%2Ftrials%3Fsort%3Dsequence"));
     browser.run_script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
-        json!(token.trim())
+        json!(token)
     ));
     browser.wait_for("the list", WAIT_TIMEOUT, "return location.pathname === '/trials'");
 

@@ -267,11 +267,7 @@ fn a_user_s_points_survive_a_killed_manager() {
     assert_eq!(added.code, Some(0), "{}", added.stderr);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
-    let id = wait_for("the folder", WAIT_TIMEOUT, || {
-        let names = std::fs::read_dir(bed.data_folder()).ok()?.flatten();
-        let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        names.find(|name| !name.starts_with('.'))
-    });
+    let id = wait_for("the folder", WAIT_TIMEOUT, || bed.find_experiment_id());
     let running = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.release(4);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));

@@ -69,9 +69,8 @@ fn a_running_search_is_shown_live() {
     wait_for("the fifth trial to wait", WAIT_TIMEOUT, || {
         (!bed.read("waits").is_empty()).then_some(())
     });
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
-    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let url = bed.manager_url();
+    let token = bed.user_token();
     let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
 
     browser.open(&url);
@@ -116,7 +115,7 @@ fn a_running_search_is_shown_live() {
     browser.open(&format!("{url}/login"));
     browser.run_script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
-        json!(token.trim())
+        json!(token)
     ));
     browser.wait_for("the overview", WAIT_TIMEOUT, "return location.pathname === '/'");
     browser.open(&trial);
@@ -132,12 +131,12 @@ fn a_running_search_is_shown_live() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 
     // The same pages from the stored search, at three widths and in both themes.
-    let id = folder.file_name().unwrap().to_str().unwrap();
+    let id = bed.experiment_id();
     let mut serve = bed.manager_command();
-    serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
+    serve.args(["serve", "--experiment", &id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let serving = bed.start(&mut serve);
     let url = wait_for("the second server", WAIT_TIMEOUT, || {
-        let now = std::fs::read_to_string(folder.join("view.url")).ok()?;
+        let now = std::fs::read_to_string(bed.experiment_folder().join("view.url")).ok()?;
         Some(now.trim().to_owned())
     });
     let number = trial.rsplit('/').next().unwrap();

@@ -15,9 +15,8 @@ fn start_waiting_search(bed: &TestBed, options: &[&str]) -> (Gate, RunningProgra
     );
     let running = bed.start(search.command(bed).args(options));
     wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
-    (gate, running, url.trim().to_owned())
+    let url = bed.manager_url();
+    (gate, running, url)
 }
 
 /// A script that adds latency to all requests. A page pauses for five times as long as its last refresh took, here
@@ -128,9 +127,8 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
     {
         let bed = TestBed::new();
         let (running, url) = serve_ended(&bed);
-        let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-        let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-        let send = |what, body| send_request(&url, what, token.trim(), body).unwrap();
+        let token = bed.user_token();
+        let send = |what, body| send_request(&url, what, &token, body).unwrap();
         // Trials run again only with `resume`.
         let (_, trials) = send("GET /api/v1/trials", "");
         let trials: Value = serde_json::from_str(&trials).unwrap();

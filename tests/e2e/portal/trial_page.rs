@@ -40,11 +40,7 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     create_repository(&bed);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 1).start(&bed);
-    let url = wait_for("the manager's address", WAIT_TIMEOUT, || {
-        let folder = std::fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
-        Some(url.trim().to_owned())
-    });
+    let url = wait_for("the manager's address", WAIT_TIMEOUT, || bed.find_manager_url());
     let id = wait_for("the trial", WAIT_TIMEOUT, || {
         let list: Value = serde_json::from_str(&http_get(&url, "/api/v1/trials")?.1).ok()?;
         Some(list["trials"].as_array()?.first()?["id"].as_str()?.to_owned())
@@ -83,7 +79,7 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     browser.run_script(&format!("{}.click()", box_of("wrap lines")));
     assert_eq!(browser.run_script(&is_wide), json!(true));
     assert_eq!(running.finish(WAIT_TIMEOUT).code, Some(0));
-    let (_serving, url) = bed.serve(&id_of_experiment(&bed));
+    let (_serving, url) = bed.serve(&bed.experiment_id());
     browser.open(&format!("{url}/trials/{id}"));
     browser.run_script("localStorage.setItem('wrap', 'no')");
     browser.open(&format!("{url}/trials/{id}"));
@@ -126,9 +122,4 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
         let text = wait_for(&name, WAIT_TIMEOUT, || std::fs::read_to_string(&downloaded).ok());
         assert!(text.contains(part), "{name}: {text}");
     }
-}
-
-fn id_of_experiment(bed: &TestBed) -> String {
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
-    folder.file_name().into_string().unwrap()
 }

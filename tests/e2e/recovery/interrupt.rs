@@ -1,6 +1,5 @@
 //! Ctrl-C: trials get SIGTERM, no process is left, and the search can be resumed.
 
-use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -38,12 +37,11 @@ fn ctrl_c_ends_the_trials_with_sigterm_and_resume_finishes_the_search() {
         assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
         bed.wait_until_empty();
 
-        let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-        let id = id.to_str().unwrap();
-        assert!(finished.stderr.contains(id), "the remedy is missing: {}", finished.stderr);
+        let id = bed.experiment_id();
+        assert!(finished.stderr.contains(&id), "the remedy is missing: {}", finished.stderr);
 
         gate.release(100);
-        let search = Outcome::run_resume(&bed, id);
+        let search = Outcome::run_resume(&bed, &id);
         assert_eq!(search.id, id);
         // The two stopped trials ran again, as new attempts.
         search.expect_done(4, 0);
@@ -77,10 +75,8 @@ fn a_moved_manager_leaves_its_trials_and_a_stopped_one_does_not() {
     );
     assert!(!bed.path("cleaned").exists());
 
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let id = id.to_str().unwrap();
-    let store =
-        rusqlite::Connection::open(bed.data_folder().join(id).join("trialkeeper.db")).unwrap();
+    let id = bed.experiment_id();
+    let store = rusqlite::Connection::open(bed.experiment_folder().join("trialkeeper.db")).unwrap();
     let (state, elapsed): (String, i64) = store
         .query_row("SELECT state, elapsed_ms FROM experiment", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
@@ -93,7 +89,7 @@ fn a_moved_manager_leaves_its_trials_and_a_stopped_one_does_not() {
     // A resumed manager that was asked to stop does stop, even if it gets SIGTERM.
     let mut resume = bed.manager_command();
     resume
-        .args(["resume", id, "--port", "0", "--on-term", "leave", "--data-dir"])
+        .args(["resume", &id, "--port", "0", "--on-term", "leave", "--data-dir"])
         .arg(bed.data_folder());
     let running = bed.start(&mut resume);
     wait_for("the next manager", WAIT_TIMEOUT, || {
@@ -194,10 +190,9 @@ fn commands_report_a_search_without_its_manager() {
             "{words:?}: the manager runs"
         );
     }
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let id = id.to_str().unwrap();
+    let id = bed.experiment_id();
     let mut second = bed.manager_command();
-    second.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
+    second.args(["resume", &id, "--port", "0", "--data-dir"]).arg(bed.data_folder());
     let second = bed.start(&mut second).finish(WAIT_TIMEOUT);
     assert_eq!(second.code, Some(2), "{}", second.stderr);
     let address = format!("experiment {id} already runs on http://127.0.0.1:");
@@ -214,7 +209,7 @@ fn commands_report_a_search_without_its_manager() {
         assert!(shown.contains(&format!("trial-manager resume {id}")), "{words:?}: {shown}");
     }
     gate.release(1);
-    Outcome::run_resume(&bed, id).expect_done(1, 0);
+    Outcome::run_resume(&bed, &id).expect_done(1, 0);
     assert!(!stdout_of(&["experiment", "ls"]).contains("its manager was killed"));
     bed.wait_until_empty();
 }

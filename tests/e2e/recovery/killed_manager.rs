@@ -2,7 +2,6 @@
 //! trial is stored exactly once.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use nix::sys::signal::Signal;
 use rusqlite::{Connection, OpenFlags};
@@ -106,10 +105,7 @@ fn search_with_kills(kills: &[(usize, usize)]) {
     let search = Search::new(&format!("BED='{}' ./steady.sh", bed.folder().display()), TRIAL_COUNT)
         .with("trialConcurrency", 2);
     let mut manager = search.start(&bed);
-    let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
-        let entry = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
-        Some(entry.file_name().into_string().unwrap())
-    });
+    let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || bed.find_experiment_id());
 
     let mut steps = 0;
     for (before, during) in kills {

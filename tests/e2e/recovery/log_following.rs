@@ -30,8 +30,8 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
     );
     assert!(late.stderr.contains("has no manager"), "{}", late.stderr);
     gate.release(1);
-    let id = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    Outcome::run_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);
+    let id = bed.experiment_id();
+    Outcome::run_resume(&bed, &id).expect_done(1, 0);
     let followed = following.finish(WAIT_TIMEOUT);
     let stdout = String::from_utf8(followed.stdout).unwrap();
     assert_eq!(

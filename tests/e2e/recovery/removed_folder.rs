@@ -17,7 +17,7 @@ fn waiting_search(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
 fn folder_of_running(bed: &TestBed) -> PathBuf {
     wait_for("the first trial to run", WAIT_TIMEOUT, || {
         fs::read(bed.path("starts")).ok().filter(|text| !text.is_empty())?;
-        Some(fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path())
+        bed.find_experiment_folder()
     })
 }
 
@@ -80,7 +80,7 @@ fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let gate = Gate::new(&bed.path("gate"));
     let manager = waiting_search(&bed, &gate, 3).start(&bed);
     let folder = folder_of_running(&bed);
-    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    let url = bed.manager_url();
     wait_for("the removal of the folder", WAIT_TIMEOUT, || {
         drop(fs::remove_dir_all(&folder));
         (!folder.exists()).then_some(())

@@ -61,10 +61,7 @@ impl Scenario {
         bed.write_script("code/steady.sh", GATED_TRIAL);
         let command = format!("BED='{}' ./steady.sh", bed.folder().display());
         let manager = Search::new(&command, 2).with("trialConcurrency", 2).start(&bed);
-        let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
-            let entry = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
-            Some(entry.file_name().into_string().unwrap())
-        });
+        let id = wait_for("the experiment's folder", WAIT_TIMEOUT, || bed.find_experiment_id());
         Self { bed, gates, id, manager }
     }
 

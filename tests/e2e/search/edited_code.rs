@@ -21,11 +21,7 @@ fn write_script(bed: &TestBed, gate: &Gate, score: u32) {
 }
 
 fn manager_url(bed: &TestBed) -> String {
-    wait_for("the manager's address", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        let url = fs::read_to_string(folder.join("manager.url")).ok()?;
-        Some(url.trim().to_owned())
-    })
+    wait_for("the manager's address", WAIT_TIMEOUT, || bed.find_manager_url())
 }
 
 /// Reads a path of the manager's API. Returns `None` if the answer is not 200.

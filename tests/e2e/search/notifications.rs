@@ -118,10 +118,9 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     bed.write("open", "");
-    let id = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let id = id.to_str().unwrap();
+    let id = bed.experiment_id();
     for _ in 0..2 {
-        let outcome = Outcome::run_resume(&bed, id);
+        let outcome = Outcome::run_resume(&bed, &id);
         outcome.expect_done(1, 0);
         let received = read_events(&bed, "told");
         assert_eq!(
@@ -181,7 +180,7 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
     let running = search.start(&bed);
     wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
+    let folder = bed.experiment_folder();
 
     // Another process locks the database.
     let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
@@ -211,7 +210,7 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
         .with("notifications", json!({"command": "cat >>../told", "events": events_wanted}));
     let running = search.start(&bed);
     wait_for("the trial to wait", WAIT_TIMEOUT, || (!bed.read("waits").is_empty()).then_some(()));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
+    let folder = bed.experiment_folder();
     let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     wait_for("the notification of the degraded manager", WAIT_TIMEOUT, || {

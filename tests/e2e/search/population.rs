@@ -52,8 +52,7 @@ fn a_population_continues_after_a_resume() {
     });
     running.signal(Signal::SIGKILL);
     drop(running.finish(WAIT_TIMEOUT));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
-    let id = folder.file_name().into_string().unwrap();
+    let id = bed.experiment_id();
     let resumed = Outcome::start_resume(&bed, &id);
     gate.release(7);
     expect_three_steps(&Outcome::parse(resumed.finish(WAIT_TIMEOUT)));

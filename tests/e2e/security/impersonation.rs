@@ -56,7 +56,7 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
     let search = Search::new(&line, 2).with("trialConcurrency", 2).with("objective", "step");
     let manager = search.start(&bed);
     let folder = wait_for("two trials to run", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
+        let folder = bed.find_experiment_folder()?;
         let started = |trial: &std::path::PathBuf| {
             fs::read_to_string(trial.join("stdout")).is_ok_and(|text| text.contains("step=1"))
         };
@@ -64,13 +64,13 @@ fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
             .then_some(folder)
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
-    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    let url = bed.manager_url();
     let tokens =
         || trial_folders(&folder).into_iter().map(|trial| fs::read_to_string(trial.join("token")));
     let before: Vec<_> = tokens().map(Result::unwrap).collect();
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let imposter = FakeManager::listen(url.trim().strip_prefix("http://").unwrap());
+    let imposter = FakeManager::listen(url.strip_prefix("http://").unwrap());
 
     for words in [
         &["trial", "ls"][..],
@@ -109,7 +109,7 @@ fn a_verdict_in_the_trial_s_folder_replaces_a_lost_report() {
     let search = Search::new(&line, 1);
     let manager = search.start(&bed);
     let trial = wait_for("the trial to run", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
+        let folder = bed.find_experiment_folder()?;
         let trial = trial_folders(&folder).pop()?;
         fs::read_to_string(trial.join("stdout")).ok()?.contains("step=1").then_some(trial)
     });

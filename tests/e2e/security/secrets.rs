@@ -76,9 +76,9 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
         assert!(!secrets.iter().any(|(_, secret)| contains(line.as_bytes(), secret)), "{line}");
     }
     // The pages and the API, as a logged-in user sees them.
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     let folder = bed.data_folder().join(&id);
-    let url = fs::read_to_string(folder.join("manager.url")).unwrap();
+    let url = bed.manager_url();
     for page in [
         "",
         "configuration",
@@ -91,7 +91,7 @@ fn secrets_are_in_no_log_command_line_page_or_readable_file() {
         curl.args(["--silent", "--show-error", "--fail", "--cacert"])
             .arg(folder.join("tls/ca.pem"));
         curl.arg("--netrc-file").arg(folder.join("netrc"));
-        let output = curl.arg(format!("{}/{page}", url.trim())).output().unwrap();
+        let output = curl.arg(format!("{url}/{page}")).output().unwrap();
         assert!(output.status.success(), "{page}: {}", String::from_utf8_lossy(&output.stderr));
         for (path, secret) in &secrets {
             assert!(!contains(&output.stdout, secret), "{page} shows {}", path.display());
@@ -146,7 +146,7 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
     let command = Search::new(&line, 1).command(&bed);
     let running = bed.start(&mut without_umask(&command));
     let folder = wait_for("the trial to run", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
+        let folder = bed.find_experiment_folder()?;
         let trial =
             fs::read_dir(&folder).ok()?.flatten().find(|e| e.path().join("umask").exists())?;
         (!fs::read_to_string(trial.path().join("umask")).ok()?.is_empty()).then_some(folder)

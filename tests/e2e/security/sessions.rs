@@ -28,13 +28,13 @@ fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     let line = format!("read _ <{}; echo score=1", gate.path().display());
     let manager = Search::new(&line, 1).start(&bed);
     let folder = wait_for("the experiment's folder", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
+        let folder = bed.find_experiment_folder()?;
         folder.join("manager.url").exists().then_some(folder)
     });
     let id = folder.file_name().unwrap().to_str().unwrap().to_owned();
-    let url = || fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
-    let token = fs::read_to_string(folder.join("user.token")).unwrap();
-    let shown = format!("authorization: bearer {}\r\n", token.trim());
+    let url = || bed.manager_url();
+    let token = bed.user_token();
+    let shown = format!("authorization: bearer {token}\r\n");
     let log_in = || {
         // Not with `head`, which lowercases the case-sensitive cookie.
         let host = url();

@@ -55,16 +55,12 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
         gate.path().display()
     );
     let manager = Search::new(&line, 1).start(&bed);
-    let url = wait_for("the manager's address", WAIT_TIMEOUT, || {
-        let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?.path();
-        fs::read_to_string(folder.join("manager.url")).ok()
-    });
-    let url = url.trim();
+    let url = wait_for("the manager's address", WAIT_TIMEOUT, || bed.find_manager_url());
     let path = wait_for("the whole log", WAIT_TIMEOUT, || {
-        let (_, listed) = http_get(url, "/api/v1/trials")?;
+        let (_, listed) = http_get(&url, "/api/v1/trials")?;
         let listed: serde_json::Value = serde_json::from_str(&listed).ok()?;
         let id = listed["trials"][0]["id"].as_str()?.to_owned();
-        let (_, part) = http_get(url, &format!("/api/v1/trials/{id}/log?limit=1"))?;
+        let (_, part) = http_get(&url, &format!("/api/v1/trials/{id}/log?limit=1"))?;
         let part: serde_json::Value = serde_json::from_str(&part).ok()?;
         (part["end"].as_u64()? >= LOG_END_OFFSET).then(|| format!("/api/v1/trials/{id}/log/stdout"))
     });
@@ -74,7 +70,7 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
         let clients: Vec<_> =
             (0..PARALLEL_CLIENTS).map(|_| request_and_read_start(host, &path)).collect();
         // Other requests are still answered.
-        assert_eq!(http_get(url, "/").unwrap().0, 200);
+        assert_eq!(http_get(&url, "/").unwrap().0, 200);
         let most = memory_kib(manager.pid(), "VmHWM");
         assert!(most < before + CLIENT_MEMORY_KIB, "{most} KiB, {before} KiB before");
         drop(clients);
@@ -85,12 +81,12 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
     let list = path.replace("/log/stdout", "/metrics?limit=10000");
     let clients: Vec<_> =
         (0..PARALLEL_CLIENTS).map(|_| request_without_reading(host, &list)).collect();
-    assert_eq!(http_get(url, "/").unwrap().0, 200);
+    assert_eq!(http_get(&url, "/").unwrap().0, 200);
     // The allocator's heaps may keep memory of many small values. The limit still applies.
     let most = memory_kib(manager.pid(), "VmHWM");
     assert!(most < before + CLIENT_MEMORY_KIB, "{most} KiB, {before} KiB before");
     drop(clients);
-    let (status, body) = http_get(url, &path).unwrap();
+    let (status, body) = http_get(&url, &path).unwrap();
     assert!(status == 200 && body.len() >= LOG_BYTES, "{status}, {} bytes", body.len());
     let most = memory_kib(manager.pid(), "VmHWM");
     assert!(most < before + CLIENT_MEMORY_KIB, "{most} KiB, {before} KiB before");

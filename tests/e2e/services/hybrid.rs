@@ -300,8 +300,8 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
     wait_for_starts(&bed, 3);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let resumed = Outcome::start_resume(&bed, &id);
     let shown = wait_for_services(&resumed, "a trial at each part", |parts| {
         parts.iter().all(|part| part["running"] == 1)
     });
@@ -332,10 +332,9 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     wait_for_services(&manager, "a trial at each part", is_running);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let id = id.to_str().unwrap();
+    let id = bed.experiment_id();
     kube.set_unreachable(true);
-    let manager = start(&mut Outcome::resume_command(&bed, id));
+    let manager = start(&mut Outcome::resume_command(&bed, &id));
     let shown = wait_for_services(&manager, "a trial at each part", is_running);
     assert!(shown[1]["trouble"].is_string(), "{shown:?}");
     manager.signal(Signal::SIGINT);
@@ -349,7 +348,7 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     for warning in warnings {
         assert!(stopped.stderr.contains(warning), "{warning}: {}", stopped.stderr);
     }
-    let manager = start(&mut Outcome::resume_command(&bed, id));
+    let manager = start(&mut Outcome::resume_command(&bed, &id));
     wait_for_services(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
     kube.set_unreachable(false);
     wait_for_services(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());

@@ -244,8 +244,8 @@ fn a_resumed_manager_finds_its_trials_on_the_plugin() {
     wait_for_starts(&bed, 2);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let resumed = Outcome::start_resume(&bed, &id);
     gate.release(3);
     expect_complete_output(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }
@@ -323,7 +323,7 @@ fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
     wait_for("both jobs", WAIT_TIMEOUT, || (jobs() == 2).then_some(()));
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     let mut clean = bed.manager_command();
     clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data_folder());
     let cleaned = bed.start(&mut clean).finish(WAIT_TIMEOUT);

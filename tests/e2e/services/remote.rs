@@ -245,8 +245,8 @@ fn a_resumed_manager_finds_its_trials_on_their_machines() {
     running.finish(WAIT_TIMEOUT);
     // The trials end without a manager.
     gate.release(2);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let done = Outcome::run_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let done = Outcome::run_resume(&bed, &id);
     expect_complete_output(&bed, &done, 2);
 }
 
@@ -298,7 +298,7 @@ fn another_user_of_the_machine_gets_no_report() {
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     wait_for_starts(&bed, 2);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     let folder = bed.path("one").join(id);
     let addresses = reachable_addresses(&folder);
     // Without the manager, no process takes the port back.
@@ -360,9 +360,9 @@ fn agents_report_through_ssh_if_their_machine_cannot_reach_the_manager() {
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     gate.release(2);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     // The agents have used the socket, and continue with it although the machine reaches the manager.
-    let resume = Outcome::resume_command(&bed, id.to_str().unwrap());
+    let resume = Outcome::resume_command(&bed, &id);
     let done = bed.start(&mut make_reachable(resume, "127.0.0.1")).finish(WAIT_TIMEOUT);
     expect_complete_output(&bed, &Outcome::parse(done), 2);
     let folder = bed.path("one").join(id);
@@ -427,8 +427,8 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned"), "", "unreachable trials must keep running");
     machines.reconnect("one");
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let resumed = Outcome::start_resume(&bed, &id);
     wait_for_starts(&bed, 4);
     assert_eq!(bed.read("cleaned").lines().count(), 2, "old trials must end before new ones start");
     gate.release(2);
@@ -469,7 +469,7 @@ fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
     let running = search(&bed, &both, 4).start(&bed);
     wait_for_starts(&bed, 2);
     // From now on, the machine cannot create folders of trials.
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     let trials = bed.path("one").join(id).join("trials");
     fs::rename(&trials, trials.with_extension("aside")).unwrap();
     fs::write(&trials, "").unwrap();
@@ -552,7 +552,7 @@ fn clean_ends_agents_and_removes_all_files_on_the_machines() {
     wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
+    let id = bed.experiment_id();
     let clean = || {
         let mut clean = bed.manager_command();
         clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data_folder());

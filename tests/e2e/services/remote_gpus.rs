@@ -1,7 +1,6 @@
 //! The GPUs of machines behind SSH: their distribution among trials, other users and experiments.
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -92,8 +91,8 @@ fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
     wait_for_starts(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let resumed = Outcome::start_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let resumed = Outcome::start_resume(&bed, &id);
     gate.release(3);
     expect_complete_output(&bed, &Outcome::parse(resumed.finish(WAIT_TIMEOUT)), 3);
 }

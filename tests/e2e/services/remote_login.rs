@@ -115,8 +115,8 @@ fn a_secret_of_a_private_experiment_file_is_only_in_a_file_of_its_own() {
     running.signal(Signal::SIGKILL);
     running.finish(WAIT_TIMEOUT);
     gate.release(1);
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let done = Outcome::run_resume(&bed, id.to_str().unwrap());
+    let id = bed.experiment_id();
+    let done = Outcome::run_resume(&bed, &id);
     expect_complete_output(&bed, &done, 1);
     let own = bed.data_folder().join(&id).join("passwords/0-sshPassphraseFile");
     assert_eq!(files_with(&bed.data_folder(), secret), std::slice::from_ref(&own));

@@ -45,8 +45,7 @@ fn start_two_trials_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenari
     wait_for("two trials to start", WAIT_TIMEOUT, || {
         (bed.read("started").lines().count() == 2).then_some(())
     });
-    let id = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().file_name();
-    let id = id.into_string().unwrap();
+    let id = bed.experiment_id();
     Scenario { bed, kube, gate, manager, id }
 }
 
@@ -146,15 +145,17 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
     kube.wait_until_empty();
 }
 
-/// Returns the experiment, and the number of metrics of attempts whose names match a pattern.
-fn metric_count(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
-    let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
-    let database = folder.path().join("trialkeeper.db");
-    let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+/// Opens the experiment's database, once it exists.
+fn open_store(bed: &TestBed) -> Option<Connection> {
+    let path = bed.find_experiment_folder()?.join("trialkeeper.db");
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()
+}
+
+/// Counts the metrics of attempts whose names match a pattern.
+fn metric_count(bed: &TestBed, attempt: &str) -> Option<i64> {
     let query = "SELECT count(*) FROM report JOIN attempt ON report.attempt = attempt.key \
                  WHERE kind = 'metric' AND attempt.name LIKE ?1";
-    let count = store.query_row(query, [attempt], |row| row.get(0)).ok()?;
-    Some((folder.file_name().into_string().ok()?, count))
+    open_store(bed)?.query_row(query, [attempt], |row| row.get(0)).ok()
 }
 
 /// A trial that fails at first. When started again, it reports, waits at the gate, and succeeds.
@@ -178,15 +179,14 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
     let section = framework_section(&bed, &json!({"template": template, "taskRoles": null}));
     let search = search(&bed, &kube, RESTARTED_TRIAL, 1).with("trainingService", section);
     let manager = bed.start(&mut run_command(&bed, &search));
-    let id = wait_for("the second try's report", WAIT_TIMEOUT, || {
-        let (id, metrics) = metric_count(&bed, "%-1_0_1")?;
-        (metrics == 1).then_some(id)
+    wait_for("the second try's report", WAIT_TIMEOUT, || {
+        (metric_count(&bed, "%-1_0_1")? == 1).then_some(())
     });
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(WAIT_TIMEOUT));
     gate.release(1);
     wait_for("the trial's end", WAIT_TIMEOUT, || bed.path("over").exists().then_some(()));
-    let search = Outcome::parse(resume(&bed, &id).finish(WAIT_TIMEOUT));
+    let search = Outcome::parse(resume(&bed, &bed.experiment_id()).finish(WAIT_TIMEOUT));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).intermediate, [21, 22].map(Value::from));
     assert_eq!(bed.read("tries"), "2\n", "the trial ran a third time");
@@ -212,7 +212,7 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     let manager = resume(&bed, &id);
     gate.release(2);
     wait_for("both trials to find the manager", WAIT_TIMEOUT, || {
-        (metric_count(&bed, "%")?.1 == 2).then_some(())
+        (metric_count(&bed, "%")? == 2).then_some(())
     });
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(WAIT_TIMEOUT);
@@ -290,7 +290,8 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let section = framework_section(&bed, &json!({"taskRoles": roles, "metricsFrom": "worker"}));
     let search = search(&bed, &kube, "unused", 1).with("trainingService", section);
     let manager = bed.start(&mut run_command(&bed, &search));
-    let id = wait_for("the worker's verdict", WAIT_TIMEOUT, || stopped_experiment(&bed));
+    wait_for("the worker's verdict", WAIT_TIMEOUT, || (stop_count(&bed)? > 0).then_some(()));
+    let id = bed.experiment_id();
     wait_for("the worker's end", WAIT_TIMEOUT, || {
         let lives = bed.processes().iter().any(|(_, words)| words.contains("sleep 600"));
         (!lives).then_some(())
@@ -317,14 +318,10 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     );
 }
 
-/// Returns the experiment, once an agent has reported that its trial was stopped.
-fn stopped_experiment(bed: &TestBed) -> Option<String> {
-    let folder = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
-    let database = folder.path().join("trialkeeper.db");
-    let store = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+/// Counts the agents' reports that a trial was stopped.
+fn stop_count(bed: &TestBed) -> Option<i64> {
     let query = "SELECT count(*) FROM report WHERE kind = 'ended' AND body LIKE '%\"stopped\"%'";
-    let count: i64 = store.query_row(query, [], |row| row.get(0)).ok()?;
-    (count > 0).then(|| folder.file_name().into_string().ok())?
+    open_store(bed)?.query_row(query, [], |row| row.get(0)).ok()
 }
 
 #[test]
@@ -372,7 +369,7 @@ fn a_search_is_resumed_while_its_cluster_is_away() {
     kube.set_unreachable(true);
     let manager = resume_on(&bed, &id, &port);
     gate.release(2);
-    wait_for("the metrics", WAIT_TIMEOUT, || (metric_count(&bed, "%")?.1 == 2).then_some(()));
+    wait_for("the metrics", WAIT_TIMEOUT, || (metric_count(&bed, "%")? == 2).then_some(()));
     wait_for("the warning", WAIT_TIMEOUT, || {
         manager.stderr().contains(OUTAGE_MESSAGE).then_some(())
     });
@@ -431,7 +428,7 @@ fn a_search_resumed_in_an_outage_submits_its_next_trials_later() {
         wait_for("the first trial", WAIT_TIMEOUT, || {
             (bed.read("up").lines().count() == 1).then_some(())
         });
-        let id = metric_count(&bed, "%").unwrap().0;
+        let id = bed.experiment_id();
         let port = kill_manager(&bed, &id, manager);
         if is_webhook_down {
             let why = "Internal error occurred: conversion webhook failed: connection refused";
@@ -469,7 +466,7 @@ fn a_trial_that_was_recorded_but_not_created_is_submitted_after_the_outage() {
     wait_for("the third trial", WAIT_TIMEOUT, || {
         manager.stderr().contains("waits: ").then_some(())
     });
-    let id = metric_count(&bed, "%").unwrap().0;
+    let id = bed.experiment_id();
     let port = kill_manager(&bed, &id, manager);
     let manager = resume_on(&bed, &id, &port);
     // The manager handles this end after it has adopted all trials.

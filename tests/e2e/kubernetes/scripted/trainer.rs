@@ -98,8 +98,7 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
     wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
     running.signal(nix::sys::signal::Signal::SIGKILL);
     drop(running.finish(WAIT_TIMEOUT));
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
-    let id = folder.file_name().into_string().unwrap();
+    let id = bed.experiment_id();
     let mut resume = Outcome::resume_command(&bed, &id);
     let running = bed.start(resume.args(["--host", "127.0.0.1"]));
     bed.write("go", "");

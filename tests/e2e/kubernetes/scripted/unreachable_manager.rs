@@ -45,9 +45,8 @@ fn follow_logs(bed: &TestBed) -> RunningProgram {
 
 /// Gives the pods the manager's address.
 fn publish_address(bed: &TestBed, kube: &Kube) {
-    let folder = std::fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap();
-    let id = folder.file_name().into_string().unwrap();
-    let url = std::fs::read_to_string(folder.path().join("manager.url")).unwrap();
+    let id = bed.experiment_id();
+    let url = format!("{}\n", bed.manager_url());
     let name = format!("tk{id}");
     let mut secret = kube.get("secrets", &name).unwrap();
     secret["data"]["manager.url"] = json!(BASE64_STANDARD.encode(url));
