@@ -121,6 +121,13 @@ impl TestBed {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
+    /// Waits until a file of the bed has `count` lines.
+    pub fn wait_for_lines(&self, name: &str, count: usize) {
+        wait_for(&format!("{count} lines in {name}"), WAIT_TIMEOUT, || {
+            (self.read(name).lines().count() == count).then_some(())
+        });
+    }
+
     /// Returns a command for `trial-manager` with a minimal environment: `PATH` and a few other variables.
     pub fn manager_command(&self) -> Command {
         self.program_command("trial-manager")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use crate::wait_for;
+use crate::{WAIT_TIMEOUT, wait_for};
 
 /// A running program. Dropping it kills the program.
 #[derive(Debug)]
@@ -82,6 +82,11 @@ impl RunningProgram {
     /// Standard error so far, as text.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.bytes_so_far()).into_owned()
+    }
+
+    /// Waits until standard error contains these words.
+    pub fn wait_for_stderr(&self, words: &str) {
+        wait_for(words, WAIT_TIMEOUT, || self.stderr().contains(words).then_some(()));
     }
 
     /// Sends a signal to the process alone.

@@ -15,15 +15,17 @@ mod outages;
 mod proxy;
 mod recordings;
 mod restart;
+mod scenarios;
 mod trainer;
 mod unreachable_manager;
 mod unusable_clusters;
 
 use std::process::Command;
 
+use scenarios::{FRAMEWORK, test_scenarios};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{FinishedProgram, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A trial that reports its parameter as the final result.
 const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
@@ -52,11 +54,7 @@ fn search_with_service(
 
 /// Returns the section `trainingService` for Frameworks, with changes.
 fn framework_section(bed: &TestBed, changes: &Value) -> Value {
-    let own = json!({
-        "platform": "frameworkcontroller",
-        "taskRoles": [{"name": "worker", "dockerImage": "any"}],
-    });
-    service_section(bed, own, changes)
+    service_section(bed, (FRAMEWORK.section)(""), changes)
 }
 
 /// Returns the section `trainingService` of a platform whose images contain the code, with changes. Null
@@ -74,23 +72,6 @@ fn service_section(bed: &TestBed, own: Value, changes: &Value) -> Value {
     section
 }
 
-/// A trial that records its start and runs until it is stopped.
-const ENDLESS_TRIAL: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
-
-/// Interrupts a search of [`ENDLESS_TRIAL`] trials once `pods` of its pods run, and checks that the cluster is
-/// clean.
-fn interrupt_running_search(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
-    let running = bed.start(&mut run_command(bed, search));
-    wait_for("the trial to run", WAIT_TIMEOUT, || {
-        (bed.read("up").lines().count() == pods).then_some(())
-    });
-    running.signal(nix::sys::signal::Signal::SIGINT);
-    let finished = running.finish(WAIT_TIMEOUT);
-    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    bed.wait_until_empty();
-    kube.wait_until_empty();
-}
-
 /// Returns `trial-manager run` on loopback, because pods are processes of this machine.
 fn run_command(bed: &TestBed, search: &Search) -> Command {
     let mut command = search.command(bed);
@@ -102,42 +83,46 @@ fn run(bed: &TestBed, search: &Search) -> Outcome {
     Outcome::parse(bed.start(&mut run_command(bed, search)).finish(WAIT_TIMEOUT))
 }
 
-#[test]
-fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
-    let bed = TestBed::new();
-    let kube = start_cluster(&bed);
-    let search = run(&bed, &search(&bed, &kube, TRIAL, 4).with("trialConcurrency", 2));
-    search.expect_done(4, 0);
-    for trial in &search.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
-    kube.wait_until_empty();
-    // Two requests per trial, and a constant number for the search.
-    let requests = kube.requests();
-    let count = |what: &str| requests.iter().filter(|request| *request == what).count();
-    assert_eq!(
-        count("POST frameworks"),
-        4 + 1,
-        "the additional one tests the controller: {requests:?}"
-    );
-    assert_eq!(
-        count("POST secrets"),
-        4 + 1,
-        "the additional one is the experiment's: {requests:?}"
-    );
-    assert_eq!(count("PATCH frameworks"), 0, "{requests:?}");
+/// Runs `trial-manager trial` with these arguments.
+fn run_trial_command(bed: &TestBed, arguments: &[&str]) -> FinishedProgram {
+    let mut command = bed.manager_command();
+    command.arg("trial").args(arguments).arg("--data-dir").arg(bed.data_folder());
+    bed.start(&mut command).finish(WAIT_TIMEOUT)
 }
 
-#[test]
-fn a_failing_trial_has_its_exit_code_and_output() {
-    let bed = TestBed::new();
-    let kube = start_cluster(&bed);
-    let search = run(&bed, &search(&bed, &kube, "echo 'ValueError: no' >&2; exit 3", 1));
-    search.expect_done(0, 1);
-    assert!(search.stderr.contains("FAILED (exit code 3)"), "{}", search.stderr);
-    assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
-    kube.wait_until_empty();
+/// Returns the first trial, as `trial show` prints it.
+fn show_trial(bed: &TestBed) -> Value {
+    let shown = run_trial_command(bed, &["show", "0", "--output", "json"]);
+    serde_json::from_slice(&shown.stdout).expect("the output is JSON")
 }
+
+/// Returns the output of `trial why` for the first trial, without line breaks.
+fn trial_why(bed: &TestBed) -> String {
+    let explanation = String::from_utf8(run_trial_command(bed, &["why", "0"]).stdout).unwrap();
+    explanation.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Checks that the result of each trial is its parameter, as [`TRIAL`] reports.
+fn expect_parameters_as_results(outcome: &Outcome) {
+    for trial in &outcome.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+}
+
+/// Returns the lines of a file of the bed, in alphabetical order.
+fn sorted_lines(bed: &TestBed, name: &str) -> Vec<String> {
+    let mut lines: Vec<String> = bed.read(name).lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+test_scenarios!(
+    FRAMEWORK:
+    a_search_runs_to_its_end_and_leaves_a_clean_cluster,
+    a_failing_trial_has_its_exit_code_and_output,
+    an_interrupted_search_ends_its_trial_and_all_pods,
+    a_resumed_manager_adopts_the_trial_of_a_killed_one,
+);
 
 #[test]
 fn pods_fetch_the_code_and_the_first_one_reports() {
@@ -155,9 +140,7 @@ fn pods_fetch_the_code_and_the_first_one_reports() {
     let search = search(&bed, &kube, "unused", 2).with("trainingService", section);
     let search = run(&bed, &search);
     search.expect_done(2, 0);
-    for trial in &search.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
+    expect_parameters_as_results(&search);
     bed.wait_until_empty();
     kube.wait_until_empty();
 }
@@ -261,9 +244,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     }
     let search = Outcome::parse(running.finish(WAIT_TIMEOUT));
     search.expect_done(10, 0);
-    for trial in &search.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
+    expect_parameters_as_results(&search);
     let made = kube.created_objects("frameworks");
     assert_eq!(made.len(), 10 + 1, "a Framework was created twice");
     kube.wait_until_empty();

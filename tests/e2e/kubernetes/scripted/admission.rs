@@ -3,18 +3,15 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
+use super::scenarios::{
+    JOB, TRAIN_JOB, WAITING_TRIAL, expect_refusal, is_of_trial, trial_object_name, wait_for_starts,
+};
 use super::{run, run_command, search_with_service, service_section, start_cluster};
 
 const DENIAL: &str =
     "admission webhook \"validate.kyverno.svc-fail\" denied the request: images need a digest";
-
-/// Returns a search of Jobs.
-fn search(bed: &TestBed, kube: &Kube, trials: u32) -> Search {
-    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    search_with_service(bed, kube, "echo score=1", trials, service_section(bed, own, &json!({})))
-}
 
 #[test]
 fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
@@ -29,12 +26,8 @@ fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
         let bed = TestBed::new();
         let kube = start_cluster(&bed);
         kube.fail_requests("TRY jobs", code, 1, message);
-        let search = search(&bed, &kube, 1);
-        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
-        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-        for words in [message, advice] {
-            assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
-        }
+        let search = JOB.search(&bed, &kube, "echo score=1", 1, &json!({}));
+        expect_refusal(&bed, &search, &[message, advice]);
         assert!(!kube.requests().iter().any(|request| request == "POST jobs"));
         kube.wait_until_empty();
     }
@@ -78,42 +71,20 @@ fn a_pod_field_that_only_the_cluster_knows_reaches_it_and_an_unknown_one_is_refu
     }
 }
 
-/// Returns whether an object is a trial's, and not the check of the controller.
-fn is_trial(object: &Value) -> bool {
-    object.pointer("/metadata/labels/trialkeeper~1trial").is_some()
-}
-
 #[test]
 fn a_policy_with_which_no_trial_could_run_is_refused_before_the_search() {
-    let train_job = json!({"platform": "trainer", "dockerImage": "any"});
-    let job = json!({"platform": "kubernetes", "dockerImage": "any"});
-    for (own, plural, kept) in [(job, "jobs", 0), (train_job, "trainjobs", 0)] {
+    for kind in [JOB, TRAIN_JOB] {
         let bed = TestBed::new();
         let kube = start_cluster(&bed);
-        kube.set_policy(move |kind, object| {
-            if kind == plural && is_trial(object) {
+        kube.set_policy(move |plural, object| {
+            if plural == kind.plural && is_of_trial(object) {
                 object["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
             }
         });
-        let search = search_with_service(
-            &bed,
-            &kube,
-            "echo score=1",
-            1,
-            service_section(&bed, own, &json!({})),
-        );
-        let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
-        assert_eq!(finished.code, Some(2), "{plural}: {}", finished.stderr);
-        for words in [
-            "so that no trial could run: `managedBy: kueue.x-k8s.io/multikueue`",
-            "ask its administrator",
-        ] {
-            assert!(finished.stderr.contains(words), "{words:?} is not in {}", finished.stderr);
-        }
-        assert_eq!(
-            kube.created_objects(plural).iter().filter(|object| is_trial(object)).count(),
-            kept
-        );
+        let words = "so that no trial could run: `managedBy: kueue.x-k8s.io/multikueue`";
+        let search = kind.search(&bed, &kube, "echo score=1", 1, &json!({}));
+        expect_refusal(&bed, &search, &[words, "ask its administrator"]);
+        assert!(!kube.created_objects(kind.plural).iter().any(is_of_trial), "{}", kind.plural);
         kube.wait_until_empty();
     }
 }
@@ -123,17 +94,17 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
     kube.set_policy(|kind, object| {
-        if kind == "jobs" && is_trial(object) {
+        if kind == "jobs" && is_of_trial(object) {
             object["spec"]["suspend"] = json!(true);
             object["spec"]["ttlSecondsAfterFinished"] = json!(600);
             object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/any");
             object["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "spot"});
         }
-        if kind == "pods" && is_trial(object) {
+        if kind == "pods" && is_of_trial(object) {
             object["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("512Mi");
         }
     });
-    let search = search(&bed, &kube, 1);
+    let search = JOB.search(&bed, &kube, "echo score=1", 1, &json!({}));
     let doctor = {
         let mut doctor = bed.manager_command();
         bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT)
@@ -141,7 +112,7 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(told.contains("the image `mirror/any` instead of `any`"), "{told} {}", doctor.stderr);
     let running = bed.start(&mut run_command(&bed, &search));
-    wait_for_stderr(&running, "it is suspended, but not by the manager");
+    running.wait_for_stderr("it is suspended, but not by the manager");
     for words in [
         "objects of trials: `suspend: true` without a queue: trials wait",
         "objects of trials: `ttlSecondsAfterFinished: 600`: the cluster deletes it",
@@ -151,14 +122,9 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
     }
     assert!(!running.stderr().contains("spot"), "{}", running.stderr());
     // The cluster's own queue controller admits the Job.
-    let job = kube.list("jobs").into_iter().find(is_trial).expect("the Job waits");
-    kube.change_object(
-        "jobs",
-        job["metadata"]["name"].as_str().expect("a Job has a name"),
-        |job| {
-            job["spec"]["suspend"] = json!(false);
-        },
-    );
+    kube.change_object("jobs", &trial_object_name(&kube, "jobs"), |job| {
+        job["spec"]["suspend"] = json!(false);
+    });
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
     kube.wait_until_empty();
 }
@@ -175,7 +141,7 @@ fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
         let bed = TestBed::new();
         let kube = start_cluster(&bed);
         kube.fail_requests("TRY jobs", code, 1, message);
-        run(&bed, &search(&bed, &kube, 1)).expect_done(1, 0);
+        run(&bed, &JOB.search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
         kube.wait_until_empty();
     }
 }
@@ -189,7 +155,7 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
         let bed = TestBed::new();
         let kube = start_cluster(&bed);
         kube.fail_requests("POST jobs", 403, 1, message);
-        let outcome = run(&bed, &search(&bed, &kube, 1));
+        let outcome = run(&bed, &JOB.search(&bed, &kube, "echo score=1", 1, &json!({})));
         outcome.expect_done(1, 0);
         for words in ["cannot check whether", message] {
             assert!(outcome.stderr.contains(words), "{words:?} is not in {}", outcome.stderr);
@@ -202,7 +168,7 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
 fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
-    let search = search(&bed, &kube, 2);
+    let search = JOB.search(&bed, &kube, "echo score=1", 2, &json!({}));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the test of the controller", WAIT_TIMEOUT, || {
@@ -230,7 +196,8 @@ fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
     kube.fail_requests("TRY jobs", 500, 6, away);
     // The test of the controller is skipped, and the first trial's submission fails twice.
     kube.fail_requests("POST jobs", 500, 2, away);
-    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, 1)));
+    let running =
+        bed.start(&mut run_command(&bed, &JOB.search(&bed, &kube, "echo score=1", 1, &json!({}))));
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     for words in ["trials wait until the webhook answers", "waits: the cluster at "] {
@@ -243,18 +210,15 @@ fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
 #[test]
 fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     let line = "echo score=$TRIALKEEPER_WORLD_SIZE";
-    let begun = ["kubernetes", "trainer"].map(|platform| {
+    let begun = [JOB, TRAIN_JOB].map(|kind| {
         let bed = TestBed::new();
         let kube = start_cluster(&bed);
         kube.set_pod_quota(1);
-        let own = json!({"platform": platform, "dockerImage": "any", "taskNumber": 2});
-        let search =
-            search_with_service(&bed, &kube, line, 1, service_section(&bed, own, &json!({})));
-        let running = bed.start(&mut run_command(&bed, &search));
+        let running = kind.start(&bed, &kube, line, &json!({"taskNumber": 2}));
         (bed, kube, running)
     });
     for (_bed, kube, running) in begun {
-        wait_for_stderr(&running, "cannot create its pod: Error creating: pods \"");
+        running.wait_for_stderr("cannot create its pod: Error creating: pods \"");
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
@@ -272,9 +236,11 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
     kube.set_pod_quota(0);
-    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, 1)));
-    let job =
-        wait_for("the trial's Job", WAIT_TIMEOUT, || kube.list("jobs").into_iter().find(is_trial));
+    let running =
+        bed.start(&mut run_command(&bed, &JOB.search(&bed, &kube, "echo score=1", 1, &json!({}))));
+    let job = wait_for("the trial's Job", WAIT_TIMEOUT, || {
+        kube.list("jobs").into_iter().find(is_of_trial)
+    });
     for (name, second) in [("first", 1), ("second", 2)] {
         let time = format!("2026-11-23T17:00:0{second}Z");
         let event = json!({
@@ -294,16 +260,10 @@ fn a_pod_that_a_rule_of_the_cluster_denies_again_fails_its_trial() {
 /// Starts a search of two Jobs, one at a time. Returns once the first one runs. Jobs end when the file `go`
 /// exists.
 fn start_first(bed: &TestBed, kube: &Kube) -> RunningProgram {
-    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
-    let search = search_with_service(bed, kube, line, 2, service_section(bed, own, &json!({})));
+    let search = JOB.search(bed, kube, WAITING_TRIAL, 2, &json!({}));
     let running = bed.start(&mut run_command(bed, &search));
-    wait_for("the first trial", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
+    wait_for_starts(bed, 1);
     running
-}
-
-fn wait_for_stderr(running: &RunningProgram, words: &str) {
-    wait_for(words, WAIT_TIMEOUT, || running.stderr().contains(words).then_some(()));
 }
 
 #[test]
@@ -313,7 +273,7 @@ fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     let running = start_first(&bed, &kube);
     kube.remove_kind("jobs");
     bed.write("go", "");
-    wait_for_stderr(&running, "does not serve Jobs: it does not serve batch/v1");
+    running.wait_for_stderr("does not serve Jobs: it does not serve batch/v1");
     kube.restore_kind("jobs");
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     kube.wait_until_empty();
@@ -331,7 +291,7 @@ fn a_recreated_namespace_gets_the_shared_secret_again() {
     let name = secret["metadata"]["name"].as_str().expect("a Secret has a name");
     kube.delete_object("secrets", name);
     bed.write("go", "");
-    wait_for_stderr(&running, missing);
+    running.wait_for_stderr(missing);
     Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(2, 0);
     assert_eq!(kube.created_objects("secrets").into_iter().filter(shared).count(), 2);
     kube.wait_until_empty();

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT};
 
+use super::scenarios::{ENDLESS_TRIAL, WAITING_TRIAL, wait_for_starts};
 use super::{run, run_command, search_with_service, service_section};
 
 /// The time that a manager needs at most for the end of a trial whose agents have reported, and for its own end. It is
@@ -51,10 +52,6 @@ fn uniform_sections(bed: &TestBed) -> Vec<(&'static str, Value)> {
     table.into_iter().map(|(kind, own)| (kind, service_section(bed, own, &json!({})))).collect()
 }
 
-/// A command that runs until the test permits its end.
-const WAIT_FOR_GO: &str =
-    "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
-
 /// Runs a search of one trial whose controller dies once both pods run. Returns its outcome, and the time from then on.
 fn search_without_controller(
     bed: &TestBed,
@@ -64,9 +61,7 @@ fn search_without_controller(
 ) -> (Outcome, Duration) {
     let running =
         bed.start(&mut run_command(bed, &search_with_service(bed, kube, line, 1, section)));
-    wait_for("the pods to run", WAIT_TIMEOUT, || {
-        (bed.read("up").lines().count() == 2).then_some(())
-    });
+    wait_for_starts(bed, 2);
     kube.set_controllers_running(false);
     bed.write("go", "");
     let begun = Instant::now();
@@ -98,12 +93,12 @@ fn check_each_section(
 #[test]
 fn the_verdicts_of_all_pods_end_a_trial_whose_controller_is_dead() {
     let all = |bed: &TestBed| {
-        let mut all = sections(bed, WAIT_FOR_GO, WAIT_FOR_GO);
+        let mut all = sections(bed, WAITING_TRIAL, WAITING_TRIAL);
         all.extend(uniform_sections(bed));
         all
     };
     check_each_section(all, |kind, bed, kube, section| {
-        let (outcome, time) = search_without_controller(bed, kube, WAIT_FOR_GO, section);
+        let (outcome, time) = search_without_controller(bed, kube, WAITING_TRIAL, section);
         outcome.expect_done(1, 0);
         assert_eq!(outcome.trial(0).final_result, json!(1), "{kind}");
         assert!(time < EARLY_END_TIMEOUT, "{kind}: {time:?}");
@@ -112,11 +107,10 @@ fn the_verdicts_of_all_pods_end_a_trial_whose_controller_is_dead() {
 
 #[test]
 fn the_failure_of_one_pod_ends_a_trial_whose_controller_is_dead() {
-    let endless = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
     let fails =
         "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; exit 5";
     let all = |bed: &TestBed| {
-        let mut all = sections(bed, endless, fails);
+        let mut all = sections(bed, ENDLESS_TRIAL, fails);
         // The Framework is deleted only after it had time to stop.
         all.retain(|(kind, _)| *kind != "Framework");
         all

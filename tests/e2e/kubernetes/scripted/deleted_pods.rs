@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
-use trialkeeper_tests::{
-    FinishedProgram, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for,
-};
+use trialkeeper_tests::{Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{run_command, search, search_with_service, service_section};
+use super::{
+    run_command, run_trial_command, search, search_with_service, service_section, trial_why,
+};
 
 /// A trial whose first run waits to be deleted. Its second run reports and succeeds.
 const RETRIED_TRIAL: &str = r#"
@@ -21,18 +21,6 @@ fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (RunningProgram, Strin
     wait_for("the trial to run", WAIT_TIMEOUT, || (bed.read("tries") == "1\n").then_some(()));
     let pod = kube.list("pods").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
     (manager, pod)
-}
-
-fn run_trial_command(bed: &TestBed, words: &[&str]) -> FinishedProgram {
-    let mut command = bed.manager_command();
-    command.arg("trial").args(words).arg("--data-dir").arg(bed.data_folder());
-    bed.start(&mut command).finish(WAIT_TIMEOUT)
-}
-
-/// Returns the output of `trial why` without line breaks.
-pub(super) fn trial_why(bed: &TestBed) -> String {
-    let explanation = String::from_utf8(run_trial_command(bed, &["why", "0"]).stdout).unwrap();
-    explanation.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -2,80 +2,34 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{Search, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{
-    ENDLESS_TRIAL, interrupt_running_search, run, run_command, search_with_service,
-    service_section, start_cluster,
+use super::scenarios::{
+    ENDLESS_TRIAL, JOB, WAITING_TRIAL, expect_refusal, test_scenarios, wait_for_starts,
 };
+use super::{run, sorted_lines, start_cluster};
 
-/// Returns a search whose trials are Jobs.
-fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
-    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    search_with_service(bed, kube, line, trials, service_section(bed, own, changes))
-}
-
-#[test]
-fn a_search_runs_as_jobs_without_any_operator() {
-    let bed = TestBed::new();
-    let kube = start_cluster(&bed);
-    kube.remove_framework_kind();
-    let line = r#"x='{{x}}'; echo "score=$x""#;
-    let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
-    outcome.expect_done(4, 0);
-    for trial in &outcome.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
-    kube.wait_until_empty();
-    let requests = kube.requests();
-    let count = |what: &str| requests.iter().filter(|request| *request == what).count();
-    assert_eq!(count("POST jobs"), 4 + 1, "the additional one tests the controller: {requests:?}");
-    assert_eq!(
-        count("POST secrets"),
-        4 + 1,
-        "the additional one is the experiment's: {requests:?}"
-    );
-}
-
-#[test]
-fn a_failing_job_has_the_trial_s_exit_code_and_output() {
-    let bed = TestBed::new();
-    let kube = start_cluster(&bed);
-    let line = "echo 'ValueError: no' >&2; exit 3";
-    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
-    outcome.expect_done(0, 1);
-    assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("ValueError: no"), "{}", outcome.stderr);
-    let mut show = bed.manager_command();
-    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data_folder());
-    let shown = bed.start(&mut show).finish(WAIT_TIMEOUT);
-    let shown: Value = serde_json::from_slice(&shown.stdout).expect("the output is JSON");
-    let image = shown["image"].as_str().expect("the image is known");
-    assert!(image.starts_with("docker.io/library/busybox@sha256:6bbe3082"), "{image}");
-    kube.wait_until_empty();
-}
+test_scenarios!(
+    JOB:
+    a_search_runs_to_its_end_and_leaves_a_clean_cluster,
+    a_failing_trial_has_its_exit_code_and_output,
+    the_image_of_a_trial_is_shown,
+    an_interrupted_search_ends_its_trial_and_all_pods,
+    an_evicted_trial_is_tried_again,
+    a_resumed_manager_adopts_the_trial_of_a_killed_one,
+    a_queue_admits_preempts_and_readmits_a_trial,
+);
 
 #[test]
 fn the_pods_of_a_job_find_one_another_and_the_first_one_reports() {
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
     let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
-    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({"taskNumber": 3})));
+    let outcome = run(&bed, &JOB.search(&bed, &kube, line, 1, &json!({"taskNumber": 3})));
     outcome.expect_done(1, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0));
-    let ranks = bed.read("ranks");
-    let mut ranks: Vec<&str> = ranks.lines().collect();
-    ranks.sort_unstable();
-    assert_eq!(ranks, ["0/3", "1/3", "2/3"]);
+    assert_eq!(sorted_lines(&bed, "ranks"), ["0/3", "1/3", "2/3"]);
     kube.wait_until_empty();
-}
-
-#[test]
-fn a_killed_trial_ends_its_job_and_its_pods() {
-    let bed = TestBed::new();
-    let kube = start_cluster(&bed);
-    let search = search(&bed, &kube, ENDLESS_TRIAL, 1, &json!({}));
-    interrupt_running_search(&bed, &kube, &search, 1);
 }
 
 /// Suspends or resumes a queued Job, as Kueue does.
@@ -91,51 +45,49 @@ fn queued_job(kube: &Kube) -> Option<Value> {
     kube.list("jobs").into_iter().find(|job| job.pointer(label).is_some())
 }
 
+/// Creates the Workload of a Job that waits in its queue, as an older Kueue does.
+fn create_workload(kube: &Kube, job: &Value, reason: &str, message: &str) {
+    let owner = json!({"kind": "Job", "name": job["metadata"]["name"]});
+    let condition = json!({
+        "type": "QuotaReserved", "status": "False", "reason": reason, "message": message,
+    });
+    let workload = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
+        "metadata": {"name": "job-1", "namespace": "lab", "ownerReferences": [owner]},
+        "status": {"conditions": [condition]},
+    });
+    kube.create_object("workloads", workload);
+}
+
 #[test]
 fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
-    let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
-                until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
+    let line = format!("echo score=0.25; {WAITING_TRIAL}");
     kube.create_queue("team");
     kube.create_object("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
-    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    let running = JOB.start(&bed, &kube, &line, &queue);
     let job = wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team");
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
     let message = "couldn't assign flavors to pod set main: insufficient unused quota for cpu";
-    kube.create_object(
-        "workloads",
-        json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
-            "metadata": {"name": "job-1", "namespace": "lab", "ownerReferences": [{"kind": "Job", "name": job["metadata"]["name"]}]},
-            "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}]},
-        }),
-    );
-    wait_for("the queue's message", WAIT_TIMEOUT, || {
-        running.stderr().contains(message).then_some(())
-    });
+    create_workload(&kube, &job, "Pending", message);
+    running.wait_for_stderr(message);
     assert_eq!(kube.list("pods"), Vec::<Value>::new());
-
-    let runs = |times: usize| {
-        wait_for("the trial to run", WAIT_TIMEOUT, || {
-            (bed.read("up").lines().count() == times).then_some(())
-        });
-    };
     set_suspended(&kube, false);
-    runs(1);
+    wait_for_starts(&bed, 1);
     set_suspended(&kube, true);
     wait_for("the end of the pod", WAIT_TIMEOUT, || kube.list("pods").is_empty().then_some(()));
     set_suspended(&kube, false);
-    runs(2);
+    wait_for_starts(&bed, 2);
     bed.write("go", "");
-    let outcome = trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT));
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(
         outcome.trial(0).intermediate,
-        [json!(0.25), json!(0.5)],
+        [json!(0.25), json!(1)],
         "only results of the last pod are valid"
     );
     kube.wait_until_empty();
@@ -160,13 +112,13 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     given.retain(of_jobs);
     given.sort();
     kube.limit_rights(given.clone());
-    let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
+    let line = format!("echo score=1; {ENDLESS_TRIAL}");
     kube.create_queue("team");
     let queue = json!({"queue": "team"});
-    let running = bed.start(&mut run_command(&bed, &search(&bed, &kube, line, 1, &queue)));
+    let running = JOB.start(&bed, &kube, &line, &queue);
     wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     set_suspended(&kube, false);
-    wait_for("the trial to run", WAIT_TIMEOUT, || (!bed.read("up").is_empty()).then_some(()));
+    wait_for_starts(&bed, 1);
     let trial = wait_for("the trial's id", WAIT_TIMEOUT, || {
         let label = "/metadata/labels/trialkeeper~1trial";
         Some(queued_job(&kube)?.pointer(label)?.as_str()?.to_owned())
@@ -195,11 +147,9 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let mut rights = crate::kubernetes::deploy::manager_rights();
     rights.retain(|right| !right.starts_with("kueue"));
     kube.limit_rights(rights);
-    let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
-    let finished = bed.start(&mut run_command(&bed, &search)).finish(WAIT_TIMEOUT);
-    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    let search = JOB.search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
     let message = "lacks these rights in the namespace `lab`: list, watch workloads";
-    assert!(finished.stderr.contains(message), "{}", finished.stderr);
+    expect_refusal(&bed, &search, &[message]);
     assert_eq!(kube.list("jobs"), Vec::<Value>::new());
 }
 
@@ -208,11 +158,7 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
     let refused = |changes: &Value, message: &str| {
-        let finished = bed
-            .start(&mut run_command(&bed, &search(&bed, &kube, "true", 1, changes)))
-            .finish(WAIT_TIMEOUT);
-        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-        assert!(finished.stderr.contains(message), "{}", finished.stderr);
+        expect_refusal(&bed, &JOB.search(&bed, &kube, "true", 1, changes), &[message]);
         assert_eq!(kube.created_objects("jobs"), Vec::<Value>::new());
     };
     let queue =
@@ -235,23 +181,12 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     kube.create_queue("team");
     kube.change_object("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
     let queue = json!({"queue": "team"});
-    let running =
-        bed.start(&mut run_command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
+    let running = JOB.start(&bed, &kube, "echo score=1", &queue);
     let job = wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
     assert!(running.stderr().contains(warning), "{}", running.stderr());
-    kube.create_object(
-        "workloads",
-        json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
-            "metadata": {"name": "job-1", "namespace": "lab", "ownerReferences": [{"kind": "Job", "name": job["metadata"]["name"]}]},
-            "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Inadmissible", "message": "LocalQueue team is inactive"}]},
-        }),
-    );
-    let words = "it waits in its queue: LocalQueue team is inactive";
-    wait_for("the queue's message", WAIT_TIMEOUT, || {
-        running.stderr().contains(words).then_some(())
-    });
+    create_workload(&kube, &job, "Inadmissible", "LocalQueue team is inactive");
+    running.wait_for_stderr("it waits in its queue: LocalQueue team is inactive");
     set_suspended(&kube, false);
-    trialkeeper_tests::Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
+    Outcome::parse(running.finish(WAIT_TIMEOUT)).expect_done(1, 0);
 }

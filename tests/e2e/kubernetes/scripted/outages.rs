@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::deleted_pods::trial_why;
-use super::{run_command, search_with_service, service_section, start_cluster};
+use super::scenarios::{JOB, trial_object_name};
+use super::{run_command, start_cluster, trial_why};
 
 /// Starts a search with one trial, which runs as a Job.
 fn start_job_search(
@@ -17,10 +17,8 @@ fn start_job_search(
     retries: u32,
     changes: &Value,
 ) -> RunningProgram {
-    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
-    let search: Search =
-        search_with_service(bed, kube, line, 1, service_section(bed, own, changes));
-    bed.start(&mut run_command(bed, &search.with("maxTrialRetries", retries)))
+    let search = JOB.search(bed, kube, line, 1, changes).with("maxTrialRetries", retries);
+    bed.start(&mut run_command(bed, &search))
 }
 
 /// Waits until a file in the bed exists.
@@ -66,10 +64,7 @@ while :; do sleep 0.1; done"#;
     let kube = start_cluster(&bed);
     let running = start_job_search(&bed, &kube, line, 1, &json!({}));
     wait_for_file(&bed, "first");
-    let jobs = kube.list("jobs").into_iter();
-    let mut names = jobs.filter_map(|job| Some(job["metadata"]["name"].as_str()?.to_owned()));
-    let name = names.find(|name| !name.ends_with("probe")).expect("the Job runs");
-    kube.delete_object("jobs", &name);
+    kube.delete_object("jobs", &trial_object_name(&kube, "jobs"));
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
     assert_eq!(bed.read("log"), "over\nagain\n", "{}", outcome.stderr);

@@ -60,13 +60,10 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = follow_logs(&bed);
-    let wait_for_message = |what: &str| {
-        wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
-    };
-    wait_for_message("the trial's agent does not report; the output of its job:\n");
-    wait_for_message("one €\n");
+    following.wait_for_stderr("the trial's agent does not report; the output of its job:\n");
+    following.wait_for_stderr("one €\n");
     gate.release(1);
-    wait_for_message("two\n");
+    following.wait_for_stderr("two\n");
     assert_eq!(following.stdout(), b"");
     publish_address(&bed, &kube);
     Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(1, 0);
@@ -87,7 +84,7 @@ fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = follow_logs(&bed);
     for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
-        wait_for(what, WAIT_TIMEOUT, || following.stderr().contains(what).then_some(()));
+        following.wait_for_stderr(what);
     }
     gate.release(1);
     publish_address(&bed, &kube);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{framework_section, run_command, search};
+use super::{expect_parameters_as_results, framework_section, run_command, search};
 
 type BreakCluster = fn(&TestBed, &Kube, Search) -> Search;
 
@@ -118,9 +118,7 @@ fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     kube.delay_requests("POST frameworks", 2 * timeout, 1);
     let search = Outcome::parse(manager.finish(WAIT_TIMEOUT + timeout));
     search.expect_done(2, 0);
-    for trial in &search.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
+    expect_parameters_as_results(&search);
     let started = kube.created_objects("frameworks").into_iter();
     let started = started.filter(|made| made["spec"]["executionType"] == "Start").count();
     assert_eq!(
