@@ -60,12 +60,12 @@ fn module_groups(krate: &str) -> Vec<Vec<String>> {
 #[test]
 fn a_module_imports_only_from_earlier_groups() {
     // In addition to the order, these two must not import each other.
-    let strangers = [("store", "training_service"), ("training_service", "store")];
+    let separate_modules = [("store", "training_service"), ("training_service", "store")];
     for krate in ["agent", "manager"] {
         let groups = module_groups(krate);
         let place =
             |module: &str| groups.iter().position(|group| group.iter().any(|m| m == module));
-        let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut imports_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Source { path, module, code, .. } in read_sources(krate) {
             // The crate's root and the tests may import any module.
             if module == "lib" || module == "main" || code.is_empty() {
@@ -84,22 +84,22 @@ fn a_module_imports_only_from_earlier_groups() {
                     "{path}: `{module}` imports `{target}`, which is to its right"
                 );
                 assert!(
-                    !strangers.contains(&(module.as_str(), target.as_str())),
+                    !separate_modules.contains(&(module.as_str(), target.as_str())),
                     "{path}: `{module}` must not import `{target}`"
                 );
                 if target != module {
-                    arrows.entry(module.clone()).or_default().insert(target);
+                    imports_of.entry(module.clone()).or_default().insert(target);
                 }
             }
         }
         // Within a group, imports must not form a circle. Modules without remaining imports are removed until
         // none is left.
-        while !arrows.is_empty() {
-            let open: BTreeSet<String> = arrows.keys().cloned().collect();
-            arrows.retain(|_, targets| targets.iter().any(|target| open.contains(target)));
+        while !imports_of.is_empty() {
+            let open: BTreeSet<String> = imports_of.keys().cloned().collect();
+            imports_of.retain(|_, targets| targets.iter().any(|target| open.contains(target)));
             assert!(
-                arrows.len() < open.len(),
-                "{krate}: modules import one another in a circle: {arrows:?}"
+                imports_of.len() < open.len(),
+                "{krate}: modules import one another in a circle: {imports_of:?}"
             );
         }
     }
@@ -182,12 +182,12 @@ fn files_marked_pure_perform_no_io() {
             }
         }
     }
-    let surely = [
+    let known_paths = [
         "agent/src/supervise/phase.rs",
         "manager/src/search/search_space.rs",
         "manager/src/search/tuner.rs",
     ];
-    for path in surely {
+    for path in known_paths {
         assert!(pure.contains(path), "the head of {path} must be marked PURE");
     }
 }

@@ -74,7 +74,7 @@ pub fn run_seed(seed: u64) -> FaultCounts {
         if harness.has_ended() {
             break;
         }
-        play_round(&mut harness, round, &mut counted);
+        run_round(&mut harness, round, &mut counted);
     }
     let outcome = harness.finish();
     (counted.faults, counted.passed) = harness.proxy.fault_counts();
@@ -83,7 +83,7 @@ pub fn run_seed(seed: u64) -> FaultCounts {
     counted
 }
 
-fn play_round(harness: &mut Harness, round: &FaultRound, counted: &mut FaultCounts) {
+fn run_round(harness: &mut Harness, round: &FaultRound, counted: &mut FaultCounts) {
     harness.proxy.set_network_state(round.network);
     let before = harness.release_steps(round.steps);
     if round.waits_for_steps {

@@ -55,9 +55,9 @@ impl<'a> Network<'a> {
     fn create_manager_namespace(&self) -> bool {
         let manager = self.namespace("m");
         let made = run_ip(&["netns", "add", &manager]);
-        let cabled = made && run_ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
+        let has_bridge = made && run_ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
         let address = format!("{ADDRESS_PREFIX}.1/24");
-        cabled
+        has_bridge
             && run_ip(&["-n", &manager, "addr", "add", &address, "dev", "hub"])
             && run_ip(&["-n", &manager, "link", "set", "hub", "up"])
             && run_ip(&["-n", &manager, "link", "set", "lo", "up"])
@@ -141,7 +141,7 @@ impl<'a> Network<'a> {
     }
 
     /// Connects or disconnects a machine's cable.
-    pub fn set_cable(&self, name: &str, is_connected: bool) {
+    pub fn set_link(&self, name: &str, is_connected: bool) {
         let word = if is_connected { "up" } else { "down" };
         assert!(run_ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
     }

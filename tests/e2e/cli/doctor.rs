@@ -15,10 +15,10 @@ fn run_doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>,
 #[test]
 fn a_probe_runs_one_trial_and_prints_its_result() {
     let bed = TestBed::new();
-    let hook = bed.path("told");
+    let marker = bed.path("told");
     let search = Search::new("echo ran >>../ran; echo score=0.25; echo score=0.5", 5)
         .with("objective", "score")
-        .with("notifications", json!({"command": format!("touch {}", hook.display())}));
+        .with("notifications", json!({"command": format!("touch {}", marker.display())}));
     let (code, stdout, stderr) = run_doctor(&bed, &search, &[]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("ok    place  this machine can run trials"), "{stdout}");
@@ -29,7 +29,7 @@ fn a_probe_runs_one_trial_and_prints_its_result() {
     let expected = "ok    probe  a trial ran, and its agent reported: score 0.5 after ";
     assert!(stdout.contains(expected), "{stdout}");
     assert_eq!(bed.read("ran").lines().count(), 1);
-    assert!(!hook.exists(), "a probe must not send notifications");
+    assert!(!marker.exists(), "a probe must not send notifications");
     assert!(!bed.data_folder().exists(), "a probe must leave no experiment");
     bed.wait_until_empty();
 }
@@ -61,20 +61,21 @@ fn doctor_names_the_missing_parts_of_an_experiment() {
     assert!(stdout.contains("-     probe  not run"), "{stdout}");
 
     // This agent program reports nothing.
-    let mute = bed.write_script("mute", "#!/bin/sh\nexit 3\n");
+    let program = bed.write_script("mute", "#!/bin/sh\nexit 3\n");
     let (code, stdout, _) =
-        run_doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
+        run_doctor(&bed, &search, &["--agent", program.to_str().unwrap(), "--probe"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  probe  "), "{stdout}");
 
     // No machine has so many GPUs.
     let local = json!({"platform": "local", "useActiveGpu": false});
-    let demanding = search.clone().with("trialGpuNumber", 1_000_000).with("trainingService", local);
-    let (code, stdout, _) = run_doctor(&bed, &demanding, &[]);
+    let search_with_gpus =
+        search.clone().with("trialGpuNumber", 1_000_000).with("trainingService", local);
+    let (code, stdout, _) = run_doctor(&bed, &search_with_gpus, &[]);
     assert_eq!(code, Some(1));
     let fault = "trialGpuNumber (`trial.gpuNum` in a version 1 file) is 1000000, but ";
     assert!(stdout.contains(&format!("FAIL  place  {fault}")), "{stdout}");
-    let refused = bed.start(&mut demanding.command(&bed)).finish(WAIT_TIMEOUT);
+    let refused = bed.start(&mut search_with_gpus.command(&bed)).finish(WAIT_TIMEOUT);
     assert!(refused.code == Some(2) && refused.stderr.contains(fault), "{}", refused.stderr);
     assert!(
         !bed.data_folder().exists()
@@ -111,10 +112,10 @@ fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
 fn doctor_loads_a_user_s_tuner() {
     let python = nni_python();
     let bed = TestBed::new();
-    let mine = "from nni.tuner import Tuner\nclass Mine(Tuner):\n    def update_search_space(self, space): pass\n    \
+    let source = "from nni.tuner import Tuner\nclass Mine(Tuner):\n    def update_search_space(self, space): pass\n    \
                 def generate_parameters(self, number, **rest): return {'x': 1}\n    \
                 def receive_trial_result(self, *all, **rest): pass\n";
-    bed.write("code/mine.py", mine);
+    bed.write("code/mine.py", source);
     bed.write("code/broken.py", "import no_such_module\n");
     let check_class = |class: &str| {
         let search = Search::new("true", 1)

@@ -116,9 +116,9 @@ impl Cluster {
         } else {
             "any".to_owned()
         };
-        let turn =
+        let cluster_lock =
             File::create(std::env::temp_dir().join("trialkeeper-test-cluster.lock")).unwrap();
-        turn.lock().unwrap();
+        cluster_lock.lock().unwrap();
         let (kubeconfig, advertise, scripted) = if let Some(kubeconfig) = real {
             let kubeconfig = fs::canonicalize(&kubeconfig);
             let kubeconfig =
@@ -126,8 +126,8 @@ impl Cluster {
             (kubeconfig, needed("TRIALKEEPER_TEST_ADVERTISE"), None)
         } else {
             let folder = tempfile::tempdir().unwrap();
-            let play = if contains { Behavior::Containers } else { Behavior::Processes };
-            let kube = Kube::start(folder.path(), move |_| play.clone());
+            let behavior = if contains { Behavior::Containers } else { Behavior::Processes };
+            let kube = Kube::start(folder.path(), move |_| behavior.clone());
             let kubeconfig = folder.path().join("kubeconfig");
             kube.write_kubeconfig(&kubeconfig);
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -141,7 +141,7 @@ impl Cluster {
             agent_image: variable("TRIALKEEPER_TEST_AGENT_IMAGE"),
             advertise,
             scripted,
-            _lock: turn,
+            _lock: cluster_lock,
         }
     }
 

@@ -290,8 +290,8 @@ fn a_permanently_failing_tuner_leaves_a_resumable_search() {
         outcome.stderr
     );
     // After the repair, the search continues.
-    let mended = TUNER_SCRIPT.replace("self.next == self.fail_at", "False");
-    bed.write("algorithms/mine.py", &mended);
+    let repaired = TUNER_SCRIPT.replace("self.next == self.fail_at", "False");
+    bed.write("algorithms/mine.py", &repaired);
     let outcome = Outcome::run_resume(&bed, &outcome.id);
     outcome.expect_done(6, 0);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();

@@ -59,9 +59,9 @@ fn serve_nni_pages(
     seed::create_store(&bed.data_folder(), "small", trials, 5, 10).unwrap();
     // If trials number their own steps, the numbers can have gaps. NNI's pages accept no gaps in a list.
     let store = rusqlite::Connection::open(bed.data_folder().join("small/trialkeeper.db")).unwrap();
-    let sparse = "UPDATE report SET body = json_set(body, '$.sequence', 10 * seq) \
+    let update = "UPDATE report SET body = json_set(body, '$.sequence', 10 * seq) \
                   WHERE attempt <= 5 AND kind = 'metric' AND sums_up = 0";
-    assert_eq!(store.execute(sparse, []).unwrap(), 25);
+    assert_eq!(store.execute(update, []).unwrap(), 25);
     drop(store);
     let (serving, url) = bed.serve("small");
     let (_, port) = url.rsplit_once(':').unwrap();
@@ -113,8 +113,8 @@ fn every_page_of_nni_shows_the_search_without_errors() {
         let is_shown = "return document.body.innerText.includes('Trial jobs')";
         assert_eq!(browser.run_script(is_shown), json!(true), "an error has emptied the page");
         // The pages load fonts and icons from Microsoft's servers.
-        let mut complaints = browser.console_messages();
-        complaints.retain(|message| !message.contains(".cdn.office.net"));
-        assert_eq!(complaints, [""; 0], "{trials} trials");
+        let mut messages = browser.console_messages();
+        messages.retain(|message| !message.contains(".cdn.office.net"));
+        assert_eq!(messages, [""; 0], "{trials} trials");
     }
 }

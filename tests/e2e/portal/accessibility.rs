@@ -32,26 +32,26 @@ fn every_page_is_accessible() {
     let (_serving, url) = bed.serve("small");
     let token = std::fs::read_to_string(bed.data_folder().join("small/user.token")).unwrap();
     let mut problems = Vec::new();
-    let mut look = |path, ready| problems.extend(violations(&browser, &axe, (&url, path), ready));
+    let mut check = |path, ready| problems.extend(violations(&browser, &axe, (&url, path), ready));
     let drawn = "document.querySelector('[data-plot=parallel]')?.scrollIntoView(); return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
-    let there = "return document.querySelector('h1') !== null";
+    let has_heading = "return document.querySelector('h1') !== null";
     let curves = "return document.querySelector('figure canvas') !== null";
     let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length >= 1";
     for (path, ready) in [
         ("/", drawn),
-        ("/trials?sort=final&order=desc&limit=20", there),
-        ("/trials?column=final&column=machine&column=parameters.lr", there),
-        ("/trials?state=WAITING", there),
+        ("/trials?sort=final&order=desc&limit=20", has_heading),
+        ("/trials?column=final&column=machine&column=parameters.lr", has_heading),
+        ("/trials?state=WAITING", has_heading),
         ("/plots", plots),
         ("/trials/t00001", curves),
         ("/trials/t00002", curves),
         ("/compare?trial=t00001&trial=t00003", curves),
-        ("/configuration", there),
-        ("/api", there),
-        ("/login", there),
-        ("/nowhere", there),
+        ("/configuration", has_heading),
+        ("/api", has_heading),
+        ("/login", has_heading),
+        ("/nowhere", has_heading),
     ] {
-        look(path, ready);
+        check(path, ready);
     }
     // After the login, the pages have buttons.
     browser.open(&format!("{url}/login?next=%2Ftrials"));
@@ -60,8 +60,8 @@ fn every_page_is_accessible() {
         json!(token.trim())
     ));
     browser.wait_for("the requested page", WAIT_TIMEOUT, "return location.pathname === '/trials'");
-    look("/", drawn);
-    look("/trials/t00001", curves);
+    check("/", drawn);
+    check("/trials/t00001", curves);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
@@ -74,14 +74,14 @@ fn every_page_of_the_home_is_accessible() {
         seed::create_store(&bed.data_folder(), id, 20, 10, seed).unwrap();
     }
     let (_serving, url, _) = super::home::start_home(&bed);
-    let there = "return document.querySelector('h1') !== null";
+    let has_heading = "return document.querySelector('h1') !== null";
     let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length === 2";
     let mut problems = Vec::new();
     for (path, ready) in [
-        ("/", there),
-        ("/?q=none", there),
+        ("/", has_heading),
+        ("/?q=none", has_heading),
         ("/compare?experiment=first&experiment=second", plots),
-        ("/about/first", there),
+        ("/about/first", has_heading),
     ] {
         problems.extend(violations(&browser, &axe, (&url, path), ready));
     }

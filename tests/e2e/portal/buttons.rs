@@ -193,15 +193,15 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
          form.querySelector('[name=x]').value = '0.625';
          form.querySelector('button').click();";
     browser.run_script(added);
-    let there = format!(
+    let is_open = format!(
         "return location.pathname.startsWith('/trials/') && !location.pathname.endsWith('{id}') && document.querySelector('.parameters dd')?.textContent === '0.625'"
     );
-    browser.wait_for("the page of the new trial", WAIT_TIMEOUT, &there);
+    browser.wait_for("the page of the new trial", WAIT_TIMEOUT, &is_open);
     states(&["RUNNING", "RUNNING", "RUNNING", "WAITING"]);
 
     // Selected trials are stopped, and one of them runs again.
     browser.open(&format!("{url}/trials?sort=sequence"));
-    let act = |rows: usize, words: &str| {
+    let press = |rows: usize, words: &str| {
         let script = format!(
             "window.confirm = () => true;
              const boxes = [...document.querySelectorAll('#list [name=trial]')];
@@ -214,14 +214,14 @@ fn selected_trials_are_stopped_and_rerun_and_a_point_is_added() {
         );
         browser.wait_for(words, WAIT_TIMEOUT, &script);
     };
-    act(2, "Stop");
+    press(2, "Stop");
     states(&["USER_CANCELED", "USER_CANCELED", "RUNNING", "RUNNING"]);
     browser.wait_for(
         "the list",
         WAIT_TIMEOUT,
         "return !window.old && location.search === '?sort=sequence'",
     );
-    act(1, "Rerun");
+    press(1, "Rerun");
     states(&["RUNNING", "USER_CANCELED", "RUNNING", "RUNNING"]);
 
     gate.release(3);

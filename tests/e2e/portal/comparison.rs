@@ -64,11 +64,15 @@ fn a_narrow_screen_shows_all_of_each_experiment_and_trial() {
         browser.set_viewport(width, 900, false);
         for page in ["/", "/e/first/trials", "/e/first/"] {
             browser.open(&format!("{url}{page}"));
-            let there = "return document.querySelector('.cards tbody tr') !== null";
-            browser.wait_for(page, WAIT_TIMEOUT, there);
+            let has_rows = "return document.querySelector('.cards tbody tr') !== null";
+            browser.wait_for(page, WAIT_TIMEOUT, has_rows);
             assert_eq!(browser.run_script(FIND_CUT_CELLS), json!([]), "{page} at {width}");
-            let wider = "return document.documentElement.scrollWidth > innerWidth";
-            assert_eq!(browser.run_script(wider), json!(false), "{page} is wider than {width}");
+            let is_too_wide = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(
+                browser.run_script(is_too_wide),
+                json!(false),
+                "{page} is wider than {width}"
+            );
         }
     }
     browser.open(&url);
@@ -124,8 +128,8 @@ fn experiments_are_compared_in_plots_with_logarithmic_axes_and_smoothing() {
     let tip = browser.run_script(tip);
     assert!(tip.as_str().unwrap().starts_with("a large search (second) · trial "), "{tip}");
     browser.press_keys("\u{e007}");
-    let there = "return location.pathname.startsWith('/e/second/trials/')";
-    browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
+    let is_open = "return location.pathname.startsWith('/e/second/trials/')";
+    browser.wait_for("the trial's page", WAIT_TIMEOUT, is_open);
     let problems = browser.console_messages();
     assert!(problems.is_empty(), "{problems:?}");
 }
@@ -142,7 +146,11 @@ fn the_comparison_fits_every_screen() {
         for plot in ["histories", "best-curves"] {
             assert!(count_marks(&browser, plot) > 0, "{plot} at {width}");
         }
-        let wider = "return document.documentElement.scrollWidth > innerWidth";
-        assert_eq!(browser.run_script(wider), Value::Bool(false), "the page is wider than {width}");
+        let is_too_wide = "return document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(
+            browser.run_script(is_too_wide),
+            Value::Bool(false),
+            "the page is wider than {width}"
+        );
     }
 }

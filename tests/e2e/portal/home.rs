@@ -232,10 +232,15 @@ fn no_page_of_the_home_is_wider_than_the_screen() {
         ] {
             browser.open(&format!("{url}{path}"));
             browser.wait_for(path, WAIT_TIMEOUT, &format!("return {ready}"));
-            let wider = "return document.documentElement.scrollWidth > innerWidth";
-            assert_eq!(browser.run_script(wider), json!(false), "{path} is wider than {width}");
-            let back = browser.run_script("return getComputedStyle(document.body).backgroundColor");
-            assert_eq!(back == "rgb(16, 22, 29)", dark, "{path} at {width}: {back}");
+            let is_too_wide = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(
+                browser.run_script(is_too_wide),
+                json!(false),
+                "{path} is wider than {width}"
+            );
+            let background =
+                browser.run_script("return getComputedStyle(document.body).backgroundColor");
+            assert_eq!(background == "rgb(16, 22, 29)", dark, "{path} at {width}: {background}");
         }
     }
     let problems = browser.console_messages();

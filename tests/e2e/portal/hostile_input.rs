@@ -98,10 +98,10 @@ fn hostile_names_and_values_are_text_on_every_page() {
             }
         }
     }
-    let complaints = browser.console_messages();
+    let messages = browser.console_messages();
     let bad =
         |message: &&String| message.contains("Content Security") || message.contains("Uncaught");
-    assert_eq!(complaints.iter().find(bad), None);
+    assert_eq!(messages.iter().find(bad), None);
 }
 
 /// A script that draws values. Returns the labels of the axes and the number of the curve's painted pixels.

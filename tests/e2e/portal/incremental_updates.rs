@@ -107,10 +107,10 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         json!(6),
         "an unchanged row must be the same element, one place further down"
     );
-    let news = requests_of(&browser, "/trials?");
+    let updates = requests_of(&browser, "/trials?");
     assert!(
-        !news.is_empty() && news.iter().all(|(_, bytes)| *bytes < 4000.0),
-        "{news:?} of {whole}"
+        !updates.is_empty() && updates.iter().all(|(_, bytes)| *bytes < 4000.0),
+        "{updates:?} of {whole}"
     );
 
     // The server applies the filter: a row appears when its trial begins to match, and disappears when it no
@@ -220,10 +220,10 @@ fn compared_curves_fetch_only_new_steps() {
     );
     let twice = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('after=')).length >= 1";
     browser.wait_for("the curve's new step", WAIT_TIMEOUT, twice);
-    let news = requests_of(&browser, "t00001/metrics?").split_off(1);
+    let updates = requests_of(&browser, "t00001/metrics?").split_off(1);
     let after = format!("type=intermediate&after={}", (seed::FIRST_REPORT_SEQ + 400) / 100);
     let small = |(query, bytes): &(String, f64)| query.starts_with(&after) && *bytes < 1000.0;
-    assert!(news.iter().all(small), "{news:?}");
+    assert!(updates.iter().all(small), "{updates:?}");
     assert_eq!(
         requests_of(&browser, "t00003/metrics?").len(),
         1,

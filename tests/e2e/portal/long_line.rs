@@ -27,8 +27,9 @@ fn wait_for_word(browser: &Browser, word: &str) -> usize {
         text.contains("<img src=x onerror=window.hacked=1></pre><script>"),
         "the markup is not shown as text"
     );
-    let wild = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
-    assert_eq!(text.chars().find(|c| wild(*c)), None);
+    let is_invisible =
+        |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
+    assert_eq!(text.chars().find(|c| is_invisible(*c)), None);
     assert_eq!(
         browser.run_script("return window.hacked ?? null"),
         json!(null),

@@ -47,8 +47,8 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
         for plot in PLOT_NAMES {
             assert!(scroll_to_plot(&browser, plot) > 0, "{plot} at {width}");
         }
-        let wider = "return document.documentElement.scrollWidth > innerWidth";
-        assert_eq!(browser.run_script(wider), json!(false), "the page is wider than {width}");
+        let is_too_wide = "return document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(browser.run_script(is_too_wide), json!(false), "the page is wider than {width}");
     }
     let problems = browser.console_messages();
     assert!(problems.is_empty(), "{problems:?}");
@@ -86,8 +86,8 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     browser.press_keys("\u{e00c}");
     assert_eq!(browser.run_script(zoomed), json!(false));
     browser.press_keys("\u{e010}\u{e007}");
-    let there = "return location.pathname === '/trials/t00040'";
-    browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
+    let is_open = "return location.pathname === '/trials/t00040'";
+    browser.wait_for("the trial's page", WAIT_TIMEOUT, is_open);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn a_plot_is_explored_with_the_pointer() {
         browser.double_click(empty);
         assert_eq!(browser.run_script(zoomed), json!(false), "{path}: a double click must reset");
         browser.click(mark);
-        let there = "return location.pathname.startsWith('/trials/t000')";
-        browser.wait_for("the trial's page", WAIT_TIMEOUT, there);
+        let is_open = "return location.pathname.startsWith('/trials/t000')";
+        browser.wait_for("the trial's page", WAIT_TIMEOUT, is_open);
     }
 }
 
@@ -204,8 +204,8 @@ fn a_line_of_parallel_coordinates_shows_and_opens_its_trial() {
         }
         let number = words.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
         browser.click(line);
-        let there = format!("return location.pathname === '/trials/t{:05}'", number + 1);
-        browser.wait_for("the trial's page", WAIT_TIMEOUT, &there);
+        let is_open = format!("return location.pathname === '/trials/t{:05}'", number + 1);
+        browser.wait_for("the trial's page", WAIT_TIMEOUT, &is_open);
     }
 }
 
@@ -287,8 +287,8 @@ fn plots_are_downloaded_as_pictures() {
         browser.run_script(&format!(
             "for (const one of document.querySelectorAll('[data-plot={plot}] .files button:not([hidden])')) one.click()"
         ));
-        let there = format!("return window.files.length >= {}", 2 * (count + 1));
-        browser.wait_for("both files", WAIT_TIMEOUT, &there);
+        let are_saved = format!("return window.files.length >= {}", 2 * (count + 1));
+        browser.wait_for("both files", WAIT_TIMEOUT, &are_saved);
     }
     let mut files = browser.run_script("return window.files");
     // Charts of other pages can be downloaded, too.
@@ -328,24 +328,24 @@ fn the_chosen_theme_is_kept() {
     let (_serving, url) = serve_search(&bed, 10);
     browser.set_viewport(1280, 900, false);
     browser.open(&url);
-    let back = "return getComputedStyle(document.body).backgroundColor";
-    assert_eq!(browser.run_script(back), "rgb(251, 252, 254)");
+    let background = "return getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.run_script(background), "rgb(251, 252, 254)");
     let choose = |word: &str| {
         browser.run_script(&format!(
             "const choice = document.getElementById('theme'); choice.value = '{word}'; choice.dispatchEvent(new Event('change'))"
         ))
     };
     choose("dark");
-    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script(background), "rgb(16, 22, 29)");
     browser.open(&format!("{url}/configuration"));
-    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script(background), "rgb(16, 22, 29)");
     assert_eq!(browser.run_script("return document.getElementById('theme').value"), "dark");
     // The light theme remains while the system is dark. Without a choice, the system decides.
     choose("light");
     browser.set_viewport(1280, 900, true);
-    assert_eq!(browser.run_script(back), "rgb(251, 252, 254)");
+    assert_eq!(browser.run_script(background), "rgb(251, 252, 254)");
     choose("");
-    assert_eq!(browser.run_script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.run_script(background), "rgb(16, 22, 29)");
 }
 
 #[test]
@@ -450,8 +450,8 @@ fn parameters_metrics_and_trials_are_chosen() {
     scroll_to_plot(&browser, "failures");
     browser.run_script("document.querySelector('[data-plot=failures] .plot-host').focus()");
     browser.press_keys("\u{e014}\u{e007}");
-    let there = "return location.pathname === '/trials' && location.search.startsWith('?state=FAILED&cause=')";
-    browser.wait_for("the failed trials", WAIT_TIMEOUT, there);
+    let is_open = "return location.pathname === '/trials' && location.search.startsWith('?state=FAILED&cause=')";
+    browser.wait_for("the failed trials", WAIT_TIMEOUT, is_open);
 }
 
 /// A script that computes the best values so far and a smoothed curve.

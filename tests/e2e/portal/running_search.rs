@@ -169,11 +169,8 @@ fn a_running_search_is_shown_live() {
             }
         }
     }
-    let complaints = browser.console_messages();
-    assert!(
-        complaints.iter().all(|message| !message.contains("Content Security")),
-        "{complaints:?}"
-    );
+    let messages = browser.console_messages();
+    assert!(messages.iter().all(|message| !message.contains("Content Security")), "{messages:?}");
     serving.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(serving.finish(WAIT_TIMEOUT).code, Some(0));
 }

@@ -18,13 +18,13 @@ fn event_kinds(events: &[Value]) -> Vec<&str> {
 #[test]
 fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let bed = TestBed::new();
-    let hook = WebhookServer::start(&[
+    let server = WebhookServer::start(&[
         WebhookAnswer::NoAnswer,
         WebhookAnswer::NotHttp,
         WebhookAnswer::Status(503),
         WebhookAnswer::EndlessBody,
     ]);
-    bed.write("url", &format!("{}/s3cret-path\n", hook.url()));
+    bed.write("url", &format!("{}/s3cret-path\n", server.url()));
     let search = Search::new("echo score=0.5", 2).with("experimentName", "told").with(
         "notifications",
         json!({
@@ -38,7 +38,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(2, 0);
 
-    let received = hook.requests();
+    let received = server.requests();
     assert_eq!(
         received.len(),
         4,
@@ -73,7 +73,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
 #[test]
 fn a_variable_that_is_named_as_a_secret_reaches_no_trial_and_no_tuner() {
     let bed = TestBed::new();
-    let hook = WebhookServer::start(&[]);
+    let server = WebhookServer::start(&[]);
     let tuner = "import json, os, sys
 open('../tuner-environment', 'w').write(repr(dict(os.environ)))
 for line in sys.stdin:
@@ -92,12 +92,12 @@ for line in sys.stdin:
         );
     let mut command = search.command(&bed);
     command
-        .env("TEST_SECRET_URL", hook.url())
+        .env("TEST_SECRET_URL", server.url())
         .env("TEST_SECRET_TOKEN", "s3cret")
         .env("ORDINARY", "one");
     let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 0);
-    assert_eq!(hook.requests().len(), 1, "the manager must read the variables");
+    assert_eq!(server.requests().len(), 1, "the manager must read the variables");
     for environment in ["environment", "tuner-environment"] {
         let environment = bed.read(environment);
         assert!(environment.contains("ORDINARY"), "{environment}");

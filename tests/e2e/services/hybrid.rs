@@ -55,12 +55,12 @@ fn local_service(limit: usize) -> Value {
     json!({"platform": "local", "trialConcurrency": limit})
 }
 
-fn search(bed: &TestBed, parts: Value, trials: u32, concurrency: usize) -> Search {
+fn search(bed: &TestBed, services: Value, trials: u32, concurrency: usize) -> Search {
     bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     Search::new(&command, trials)
         .with("trialConcurrency", concurrency)
-        .with("trainingService", parts)
+        .with("trainingService", services)
 }
 
 fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
@@ -96,9 +96,9 @@ fn wait_for_services(
     wanted: impl Fn(&[Value]) -> bool,
 ) -> Vec<Value> {
     wait_for(what, WAIT_TIMEOUT, || {
-        let parts =
+        let services =
             api_answer(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
-        wanted(&parts).then_some(parts)
+        wanted(&services).then_some(services)
     })
 }
 
@@ -113,11 +113,11 @@ fn run_manager(bed: &TestBed, words: &[&str]) -> String {
 fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let parts_wanted = json!([local_service(1), process_plugin(&bed, "alive")]);
-    let manager = search(&bed, parts_wanted, 5, 3).start(&bed);
+    let sections = json!([local_service(1), process_plugin(&bed, "alive")]);
+    let manager = search(&bed, sections, 5, 3).start(&bed);
     wait_for_starts(&bed, 3);
-    let shown = wait_for_services(&manager, "one trial here and two there", |parts| {
-        parts[0]["running"] == 1 && parts[1]["running"] == 2
+    let shown = wait_for_services(&manager, "one trial here and two there", |services| {
+        services[0]["running"] == 1 && services[1]["running"] == 2
     });
     assert_eq!((&shown[0]["platform"], &shown[0]["free"]), (&"local".into(), &0.into()));
     assert_eq!((&shown[1]["platform"], &shown[1]["trouble"]), (&"plugin".into(), &Value::Null));
@@ -166,8 +166,8 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     );
     let manager = search.start(&bed);
     wait_for_starts(&bed, 3);
-    let shown = wait_for_services(&manager, "one trial there and two here", |parts| {
-        parts[0]["running"] == 1 && parts[1]["running"] == 2 && parts[0]["free"] == 0
+    let shown = wait_for_services(&manager, "one trial there and two here", |services| {
+        services[0]["running"] == 1 && services[1]["running"] == 2 && services[0]["free"] == 0
     });
     assert_eq!(shown[0].get("limit"), None, "the limit is the plugin's, not the file's");
     let why = "no training service has room for the trial (trainingService[0] (plugin): it has no room; \
@@ -221,8 +221,8 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     let cluster = json!({"platform": "plugin", "command": program});
     let manager = search(&bed, json!([cluster, local_service(1)]), 4, 3).start(&bed);
     wait_for_starts(&bed, 1);
-    wait_for_services(&manager, "one trial to wait there and one to run here", |parts| {
-        (&parts[0]["waiting"], &parts[0]["free"], &parts[1]["running"])
+    wait_for_services(&manager, "one trial to wait there and one to run here", |services| {
+        (&services[0]["waiting"], &services[0]["free"], &services[1]["running"])
             == (&1.into(), &0.into(), &1.into())
     });
     let why = "no training service has room for the trial (trainingService[0] (plugin): another trial already waits \
@@ -241,8 +241,8 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
 fn a_search_continues_without_a_dead_service() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let parts_wanted = json!([process_plugin(&bed, "alive"), local_service(2)]);
-    let manager = search(&bed, parts_wanted, 6, 2).start(&bed);
+    let sections = json!([process_plugin(&bed, "alive"), local_service(2)]);
+    let manager = search(&bed, sections, 6, 2).start(&bed);
     wait_for_starts(&bed, 2);
     // The plugin cannot be started again. Its trial's agent keeps running.
     fs::remove_file(bed.path("alive")).unwrap();
@@ -251,7 +251,7 @@ fn a_search_continues_without_a_dead_service() {
         Some(bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0)
     });
     kill(plugin, Signal::SIGKILL).unwrap();
-    wait_for_services(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
+    wait_for_services(&manager, "the trouble", |services| services[0]["trouble"].is_string());
     gate.release(2);
     // The local trial ends, and the next ones run locally. The plugin's trial ends, which is noticed when the
     // plugin is back.
@@ -269,14 +269,14 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let program = bed.write("refuser.py", REFUSING_PLUGIN);
-    let refuser = json!({"platform": "plugin", "command": ["python3", program]});
-    let manager = search(&bed, json!([refuser, local_service(1)]), 4, 2).start(&bed);
+    let plugin = json!({"platform": "plugin", "command": ["python3", program]});
+    let manager = search(&bed, json!([plugin, local_service(1)]), 4, 2).start(&bed);
     // One trial runs locally. The other is offered to the plugin.
     let refusal = "trainingService[0] refuses the trial: the account has no hours left; moving it to another part";
     wait_for("the refusal", WAIT_TIMEOUT, || manager.stderr().contains(refusal).then_some(()));
     gate.release(4);
     expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
-    let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
+    let alone = search(&bed, json!([plugin]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
     let refusal = "no training service accepts the trial: trainingService[0] (plugin): the account has no hours left";
     assert!(
@@ -295,15 +295,15 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
         // Each plugin gets one trial, independent of their order.
         plugin["settings"] = json!({"jobs": 1});
     }
-    let parts_wanted = json!([local_service(1), plugins[0], plugins[1]]);
-    let manager = search(&bed, parts_wanted, 6, 3).start(&bed);
+    let sections = json!([local_service(1), plugins[0], plugins[1]]);
+    let manager = search(&bed, sections, 6, 3).start(&bed);
     wait_for_starts(&bed, 3);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = bed.experiment_id();
     let resumed = Outcome::start_resume(&bed, &id);
-    let shown = wait_for_services(&resumed, "a trial at each part", |parts| {
-        parts.iter().all(|part| part["running"] == 1)
+    let shown = wait_for_services(&resumed, "a trial at each part", |services| {
+        services.iter().all(|part| part["running"] == 1)
     });
     assert_eq!(shown.len(), 3);
     gate.release(6);
@@ -328,7 +328,7 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     let search = search(&bed, json!([local_service(1), cluster]), 3, 2);
     let start = |command: &mut Command| bed.start(command.args(["--host", "127.0.0.1"]));
     let manager = start(&mut search.command(&bed));
-    let is_running = |parts: &[Value]| parts.iter().all(|part| part["running"] == 1);
+    let is_running = |services: &[Value]| services.iter().all(|part| part["running"] == 1);
     wait_for_services(&manager, "a trial at each part", is_running);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
@@ -349,9 +349,11 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
         assert!(stopped.stderr.contains(warning), "{warning}: {}", stopped.stderr);
     }
     let manager = start(&mut Outcome::resume_command(&bed, &id));
-    wait_for_services(&manager, "the trouble", |parts| parts[1]["trouble"].is_string());
+    wait_for_services(&manager, "the trouble", |services| services[1]["trouble"].is_string());
     kube.set_unreachable(false);
-    wait_for_services(&manager, "the end of the trouble", |parts| parts[1]["trouble"].is_null());
+    wait_for_services(&manager, "the end of the trouble", |services| {
+        services[1]["trouble"].is_null()
+    });
     gate.release(4);
     let done = Outcome::parse(manager.finish(WAIT_TIMEOUT));
     done.expect_done(3, 0);
@@ -387,8 +389,8 @@ fn machines_and_this_machine_share_a_search() {
     let remote = json!({"platform": "remote", "machineList": [machines.add("one")]});
     let manager = search(&bed, json!([local_service(1), remote]), 4, 2).start(&bed);
     wait_for_starts(&bed, 2);
-    wait_for_services(&manager, "a trial at each", |parts| {
-        parts.iter().all(|part| part["running"] == 1)
+    wait_for_services(&manager, "a trial at each", |services| {
+        services.iter().all(|part| part["running"] == 1)
     });
     gate.release(4);
     expect_complete_output(&bed, &Outcome::parse(manager.finish(WAIT_TIMEOUT)), 4);
@@ -445,8 +447,8 @@ fn a_search_begins_without_a_service_that_cannot_be_used() {
         assert_eq!(found.code, Some(1), "{stdout}");
         assert!(stdout.contains("FAIL") && stdout.contains(problem), "{stdout}");
         let manager = search.start(&bed);
-        let shown = wait_for_services(&manager, "the trouble", |parts| {
-            parts[1]["trouble"]
+        let shown = wait_for_services(&manager, "the trouble", |services| {
+            services[1]["trouble"]
                 .as_str()
                 .is_some_and(|trouble| !trouble.contains("is being started"))
         });

@@ -65,13 +65,13 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     let running = start_search(&bed, &network, &search(&bed, &machines, 3, "1s"));
     wait_for_lines(&bed, "started", 3);
     let (pulled, frozen) = (trial_on(&bed, "a", 0), trial_on(&bed, "b", 0));
-    network.set_cable("a", false);
+    network.set_link("a", false);
     network.signal("b", Signal::SIGSTOP);
     // Both trials run again on the third machine, one after the other.
     gates[2].release(1);
     trial_on(&bed, "c", 1);
     assert_eq!(bed.read("ended"), "", "an unreachable trial must keep running");
-    network.set_cable("a", true);
+    network.set_link("a", true);
     network.signal("b", Signal::SIGCONT);
     let ended = wait_for_lines(&bed, "ended", 2);
     for old in [format!("a {pulled}"), format!("b {frozen}")] {

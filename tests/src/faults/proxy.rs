@@ -207,10 +207,10 @@ impl FaultProxy {
             Some(fault) => *state.fault_counts.entry(fault).or_default() += 1,
             None => state.passed += 1,
         }
-        let again =
+        let resent =
             (!state.delayed.is_empty() && state.rng.chance(30)).then(|| state.delayed.remove(0));
         drop(state);
-        if let Some(request) = again {
+        if let Some(request) = resent {
             self.send_again(request);
         }
         Some(RequestFault(fault))

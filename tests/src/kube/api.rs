@@ -478,10 +478,10 @@ fn answer_watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector:
     let mut after = number("resourceVersion").unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(300));
     let cuts = shared.objects.watch_cuts();
-    let mut over = false;
+    let mut has_ended = false;
     Answer::Watch(Box::new(move || {
         loop {
-            if over || Instant::now() > until || shared.objects.watch_cuts() != cuts {
+            if has_ended || Instant::now() > until || shared.objects.watch_cuts() != cuts {
                 return None;
             }
             match shared.objects.next_change(&plural, after, cuts, BOOKMARK_INTERVAL) {
@@ -499,7 +499,7 @@ fn answer_watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector:
                     return Some(WatchEvent::Other(json!({"type": "BOOKMARK", "object": object})));
                 }
                 Err(_) => {
-                    over = true;
+                    has_ended = true;
                     let status = failure_status(410, "Expired", "too old resource version");
                     return Some(WatchEvent::Other(json!({"type": "ERROR", "object": status})));
                 }

@@ -65,7 +65,7 @@ fn create_container(
     container: &Value,
     volumes: &[(String, PathBuf)],
 ) -> Result<(), StartProblem> {
-    let stuck = |reason: &str, message: String| {
+    let waiting_problem = |reason: &str, message: String| {
         let why = json!({"waiting": {"reason": reason, "message": message}});
         let shown = json!({"name": container["name"], "image": container["image"], "state": why});
         StartProblem::NeverStarts(json!({"phase": "Pending", "containerStatuses": [shown]}))
@@ -73,7 +73,10 @@ fn create_container(
     let image = string_at(container, "/image");
     let Ok(own_user) = run_docker(&["image", "inspect", "--format", "{{.Config.User}}", &image])
     else {
-        return Err(stuck("ErrImagePull", format!("failed to pull image \"{image}\": not found")));
+        return Err(waiting_problem(
+            "ErrImagePull",
+            format!("failed to pull image \"{image}\": not found"),
+        ));
     };
     // A container's setting has priority over its pod's.
     let security = |field: &str| {
@@ -85,7 +88,7 @@ fn create_container(
     let is_root = ["", "0", "root"].contains(&effective.split(':').next().unwrap_or_default());
     if security("runAsNonRoot") == true && is_root {
         let problem = "container has runAsNonRoot and image will run as root";
-        return Err(stuck("CreateContainerConfigError", problem.to_owned()));
+        return Err(waiting_problem("CreateContainerConfigError", problem.to_owned()));
     }
     let name = container_name(pod, container);
     let mut words: Vec<String> =
@@ -131,7 +134,7 @@ fn create_container(
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let Some((_, place)) = volumes.iter().find(|(known, _)| mount["name"] == known.as_str())
         else {
-            return Err(stuck(
+            return Err(waiting_problem(
                 "CreateContainerConfigError",
                 format!("no volume {}", mount["name"]),
             ));
@@ -159,7 +162,7 @@ fn create_container(
     words.push(image);
     words.extend(command.into_iter().skip(1).chain(arguments));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    run_docker(&words).map_err(|problem| stuck("CreateContainerError", problem))?;
+    run_docker(&words).map_err(|problem| waiting_problem("CreateContainerError", problem))?;
     Ok(())
 }
 

@@ -74,13 +74,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
             let works = shared.controllers_running.load(Ordering::SeqCst);
             if works && known.insert(string_at(&framework, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || play_framework(&shared, &framework));
+                std::thread::spawn(move || follow_framework(&shared, &framework));
             }
         }
     }
 }
 
-fn play_framework(shared: &Arc<Shared>, framework: &Value) {
+fn follow_framework(shared: &Arc<Shared>, framework: &Value) {
     let name = string_at(framework, "/metadata/name");
     let mut run = FrameworkRun { shared, name, framework, in_containers: false };
     if string_at(framework, "/spec/executionType") == "Create" {
@@ -136,11 +136,11 @@ impl FrameworkRun<'_> {
     /// Creates the config map that owns the pods, if it does not exist. If the one of an earlier Framework of
     /// this name exists, waits until it is gone.
     pub(super) fn create_attempt(&self) {
-        let there = self.shared.objects.inspect("configmaps", &self.attempt_name(), |there| {
-            there.pointer("/metadata/ownerReferences/0/uid")
+        let is_current = self.shared.objects.inspect("configmaps", &self.attempt_name(), |map| {
+            map.pointer("/metadata/ownerReferences/0/uid")
                 == self.framework.pointer("/metadata/uid")
         });
-        if there == Some(true) {
+        if is_current == Some(true) {
             return;
         }
         let owner = json!([{
@@ -275,8 +275,8 @@ impl FrameworkRun<'_> {
 
     /// Waits until the config map is gone.
     pub(super) fn wait_until_attempt_is_gone(&self) {
-        let there = || self.shared.objects.inspect("configmaps", &self.attempt_name(), |_| ());
-        while !self.shared.is_ending.load(Ordering::SeqCst) && there().is_some() {
+        let find_map = || self.shared.objects.inspect("configmaps", &self.attempt_name(), |_| ());
+        while !self.shared.is_ending.load(Ordering::SeqCst) && find_map().is_some() {
             std::thread::park_timeout(POLL_INTERVAL);
         }
     }

@@ -67,8 +67,8 @@ impl JobSetRun {
             }
             if status != written {
                 written = status.clone();
-                let stand = |object: &mut Value| object["status"] = status;
-                drop(self.shared.objects.change("jobsets", &self.name, stand));
+                let set_status = |object: &mut Value| object["status"] = status;
+                drop(self.shared.objects.change("jobsets", &self.name, set_status));
             }
             if end.is_some() {
                 // Running Jobs are deleted. Ended ones stay, so that clients can read them.

@@ -42,10 +42,10 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || match (shared.behavior)(&job) {
                     Behavior::TimedJob { code, speed } => {
-                        timed_job::play_timed_job(&shared, &job, code, speed);
+                        timed_job::run_timed_job(&shared, &job, code, speed);
                     }
                     Behavior::PacedProcesses => {
-                        JobRun { paced: true, ..JobRun::new(&shared, job) }.run_to_end();
+                        JobRun { is_paced: true, ..JobRun::new(&shared, job) }.run_to_end();
                     }
                     Behavior::Containers => {
                         JobRun { in_containers: true, ..JobRun::new(&shared, job) }.run_to_end();
@@ -71,7 +71,7 @@ struct JobRun<'a> {
     /// Set if a pod was refused and an event reported it.
     is_refusal_reported: bool,
     /// If set, the steps take the times measured on a real cluster.
-    paced: bool,
+    is_paced: bool,
     /// If set, the pods are containers. Otherwise they are processes.
     in_containers: bool,
 }
@@ -84,14 +84,14 @@ impl<'a> JobRun<'a> {
             job,
             created_pods: 0,
             is_refusal_reported: false,
-            paced: false,
+            is_paced: false,
             in_containers: false,
         }
     }
 
     /// Waits for the time of a step.
     fn pause_for_step(&self, ms: u64) {
-        if self.paced {
+        if self.is_paced {
             self.shared.pause(Duration::from_millis(ms));
         }
     }
@@ -158,8 +158,8 @@ impl<'a> JobRun<'a> {
     /// Creates the missing pods, as far as the namespace's quota permits.
     fn create_missing_pods(&mut self, pods: &mut Vec<Pod>, count: usize) {
         let quota = self.shared.pod_quota.load(Ordering::SeqCst);
-        let room = quota.saturating_sub(self.shared.objects.list("pods").len());
-        let (ready, active) = (pods.len(), count.min(pods.len().saturating_add(room)));
+        let free_quota = quota.saturating_sub(self.shared.objects.list("pods").len());
+        let (ready, active) = (pods.len(), count.min(pods.len().saturating_add(free_quota)));
         if active < count && !std::mem::replace(&mut self.is_refusal_reported, true) {
             let words = format!(
                 "Error creating: pods \"{}-{active}-x\" is forbidden: exceeded quota: small, requested: pods=1, used: \
@@ -177,11 +177,11 @@ impl<'a> JobRun<'a> {
     }
 
     fn start_pod(&mut self, index: usize) -> Option<Pod> {
-        let letters = ["pcm7m", "w2x9k", "q5r8t", "h4j6n", "z3b7v", "d9f2g"];
+        let suffixes = ["pcm7m", "w2x9k", "q5r8t", "h4j6n", "z3b7v", "d9f2g"];
         let indexed =
             self.job.pointer("/spec/completionMode").is_some_and(|mode| mode == "Indexed");
-        let letters = letters[self.created_pods % letters.len()];
-        let number = if indexed { format!("{index}-{letters}") } else { letters.to_owned() };
+        let suffix = suffixes[self.created_pods % suffixes.len()];
+        let number = if indexed { format!("{index}-{suffix}") } else { suffix.to_owned() };
         let name = format!("{}-{number}", self.name);
         self.created_pods += 1;
         let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"phase": "Pending"}});

@@ -138,11 +138,11 @@ impl<'a> TrainingJobRun<'a> {
     /// suspended before.
     fn wait_for_decision(&mut self, replicas: &mut [Replica]) -> bool {
         while !self.is_gone() && !self.is_suspended() {
-            let going = |replica: &Replica| {
+            let is_terminating = |replica: &Replica| {
                 replica.pod.code.is_none() && replica.pod.is_being_deleted(self.shared)
             };
             // The operator reports a deleted pod as failed at once, while its process still runs.
-            let deleted = replicas.iter().position(going);
+            let deleted = replicas.iter().position(is_terminating);
             for replica in replicas.iter_mut() {
                 self.poll_pod(&mut replica.pod);
             }

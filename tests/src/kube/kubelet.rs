@@ -79,8 +79,8 @@ impl AssignedPod {
     /// Creates the file of a container's output. Returns a handle for each of its two streams.
     pub(super) fn create_log(&self, container: &Value) -> Result<(File, File), String> {
         let file = File::create(self.log_file(container)).map_err(|error| error.to_string())?;
-        let again = file.try_clone().map_err(|error| error.to_string())?;
-        Ok((file, again))
+        let second = file.try_clone().map_err(|error| error.to_string())?;
+        Ok((file, second))
     }
 }
 

@@ -194,7 +194,7 @@ impl Objects {
         self.changed.notify_all();
     }
 
-    /// Returns the next change of a kind after a version, and waits for it at most `patience`. Returns `Err`
+    /// Returns the next change of a kind after a version, and waits for it at most `timeout`. Returns `Err`
     /// if the history no longer contains the version. Returns `None` if nothing changed, or if the watches
     /// were cut.
     pub(super) fn next_change(
@@ -202,7 +202,7 @@ impl Objects {
         plural: &str,
         after: u64,
         watch_cuts: u64,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<Arc<ObjectChange>>, u64> {
         let mut state = self.lock();
         for waited in [false, true] {
@@ -218,7 +218,7 @@ impl Objects {
                 return Ok(Some(Arc::clone(change)));
             }
             if !waited {
-                let wait = self.changed.wait_timeout(state, patience);
+                let wait = self.changed.wait_timeout(state, timeout);
                 state = wait.unwrap_or_else(PoisonError::into_inner).0;
             }
         }

@@ -156,8 +156,8 @@ pub(super) fn disrupt_pod(shared: &Shared, pod: &str, reason: &str, message: &st
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
     });
-    let say = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
-    drop(shared.objects.change("pods", pod, say));
+    let set_conditions = |object: &mut Value| object["status"]["conditions"] = json!([condition]);
+    drop(shared.objects.change("pods", pod, set_conditions));
     shared.objects.delete("pods", pod, Deletion::default());
 }
 
@@ -284,11 +284,11 @@ fn completed_status(pod: &FrameworkPod) -> Value {
     }
     let containers = pod.ends.clone().unwrap_or_default();
     let exit = pod.code().unwrap_or(1);
-    let starved = containers.iter().any(|container| container.reason == "OOMKilled");
+    let is_oom_killed = containers.iter().any(|container| container.reason == "OOMKilled");
     let shown: Vec<Value> = containers.iter().map(ContainerEnd::framework_status).collect();
     let (code, phrase, kind) = match exit {
         0 => (0, "Succeeded", "Succeeded"),
-        _ if starved => (-1200, "ContainerDockerOOMKilled", "Failed"),
+        _ if is_oom_killed => (-1200, "ContainerDockerOOMKilled", "Failed"),
         code => (code, "ContainerUnrecognizedFailed", "Failed"),
     };
     json!({
@@ -325,7 +325,7 @@ pub(super) fn pod_log(
     let mut all = Some(lines);
     Ok(Box::new(move || {
         loop {
-            let there = !shared.is_ending.load(Ordering::SeqCst)
+            let is_present = !shared.is_ending.load(Ordering::SeqCst)
                 && shared.objects.get("pods", &pod).is_some();
             let mut piece = Vec::new();
             file.read_to_end(&mut piece).ok()?;
@@ -337,7 +337,7 @@ pub(super) fn pod_log(
             if !piece.is_empty() {
                 return Some(piece);
             }
-            if !(follow && there) {
+            if !(follow && is_present) {
                 return None;
             }
             std::thread::park_timeout(POLL_INTERVAL);

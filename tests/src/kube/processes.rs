@@ -23,7 +23,7 @@ pub(super) fn start(shared: &Shared, pod: &AssignedPod) -> Result<Child, String>
     // Longest path first, so that the most specific mount is found.
     mounts.sort_by_key(|(mounted, _)| std::cmp::Reverse(mounted.len()));
     // Converts a path in the pod to a path of this machine.
-    let here = |text: &str| {
+    let to_host_path = |text: &str| {
         for (mounted, place) in &mounts {
             if let Some(rest) = text.strip_prefix(mounted.as_str())
                 && (rest.is_empty() || rest.starts_with('/'))
@@ -34,7 +34,7 @@ pub(super) fn start(shared: &Shared, pod: &AssignedPod) -> Result<Child, String>
         text.to_owned()
     };
     // Kubernetes' replacements, as far as the manager uses them.
-    let plain = |text: &str| here(&text.replace("$$", "$"));
+    let plain = |text: &str| to_host_path(&text.replace("$$", "$"));
     let words: Vec<String> = container["command"]
         .as_array()
         .into_iter()

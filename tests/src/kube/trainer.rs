@@ -34,14 +34,14 @@ pub(super) fn run(shared: &Arc<Shared>) {
         for job in shared.objects.list("trainjobs").into_iter().filter(|_| works) {
             if known.insert(string_at(&job, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || play_train_job(&shared, &job));
+                std::thread::spawn(move || follow_train_job(&shared, &job));
             }
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-fn play_train_job(shared: &Shared, job: &Value) {
+fn follow_train_job(shared: &Shared, job: &Value) {
     let name = string_at(job, "/metadata/name");
     let Some(runtime) = shared.objects.get("trainingruntimes", &string_at(job, RUNTIME_POINTER))
     else {

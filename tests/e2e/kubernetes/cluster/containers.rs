@@ -11,8 +11,8 @@ fn a_kill_for_memory_is_reported() {
     on_each_kind(|cluster| {
         cluster.expect_containers();
         let bed = TestBed::new();
-        let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
-        let search = cluster.run(&bed, &cluster.single_role_search(hungry, 1));
+        let allocation = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
+        let search = cluster.run(&bed, &cluster.single_role_search(allocation, 1));
         search.expect_done(0, 1);
         assert!(
             search.stderr.contains("memory") || search.stderr.contains("OOM"),

@@ -126,10 +126,10 @@ impl Cluster {
 
     /// Returns whether the account may drain nodes.
     fn can_drain(&self) -> bool {
-        let may = |words: &[&str]| self.kubectl(words, &Value::Null).is_some();
+        let is_permitted = |words: &[&str]| self.kubectl(words, &Value::Null).is_some();
         self.scripted.is_some()
-            || may(&["auth", "can-i", "patch", "nodes"])
-                && may(&["auth", "can-i", "create", "pods", "--subresource", "eviction"])
+            || is_permitted(&["auth", "can-i", "patch", "nodes"])
+                && is_permitted(&["auth", "can-i", "create", "pods", "--subresource", "eviction"])
     }
 }
 
@@ -191,14 +191,14 @@ fn a_trial_on_a_drained_node_is_tried_again() {
         let id = wait_for_running_trial(&bed);
         let pod = cluster.running_pod(&id);
         let closed = cluster.drain(&pod);
-        let tells = |text: &str| {
+        let explains = |text: &str| {
             let output =
                 start_on_data_folder(&bed, &["trial", "why", "0"]).finish(CLUSTER_TIMEOUT).stdout;
             let output = String::from_utf8_lossy(&output).into_owned();
             let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             output.contains(text).then_some(())
         };
-        wait_for("another try", CLUSTER_TIMEOUT, || tells("it is tried again (1 of 1)"));
+        wait_for("another try", CLUSTER_TIMEOUT, || explains("it is tried again (1 of 1)"));
         if let Some(node) = closed {
             cluster.uncordon(&node);
         }
@@ -206,7 +206,7 @@ fn a_trial_on_a_drained_node_is_tried_again() {
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=8).map(Value::from).collect();
         assert_eq!(search.trials[0].intermediate, all, "the results must be those of one attempt");
-        assert!(tells("EvictionByEvictionAPI").is_some(), "the reason of the first end is lost");
+        assert!(explains("EvictionByEvictionAPI").is_some(), "the reason of the first end is lost");
         cluster.expect_clean(&bed);
     });
 }

@@ -76,8 +76,8 @@ fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
     // A pod that fetched a file again would replace it, which changes its inode.
-    let look = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
-    bed.write_script("code/look.sh", look);
+    let script = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
+    bed.write_script("code/look.sh", script);
     let line = format!("./look.sh '{}'", bed.path("seen").display());
     let changes = json!({
         "storage": "http",

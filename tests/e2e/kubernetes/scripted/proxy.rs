@@ -30,9 +30,9 @@ fn forward_connection(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> 
     let mut answer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     if reader.fill_buf()?.first() == Some(&5) {
-        let mut hello = [0; 2];
-        reader.read_exact(&mut hello)?;
-        reader.read_exact(&mut vec![0; hello[1].into()])?;
+        let mut greeting = [0; 2];
+        reader.read_exact(&mut greeting)?;
+        reader.read_exact(&mut vec![0; greeting[1].into()])?;
         answer.write_all(&[5, 0])?;
         // A request to connect to a name.
         let mut request = [0; 5];
@@ -53,8 +53,8 @@ fn forward_connection(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> 
         answer.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
     }
     let mut server = TcpStream::connect(to)?;
-    let mut back = server.try_clone()?;
-    thread::spawn(move || std::io::copy(&mut back, &mut answer).ok());
+    let mut answers = server.try_clone()?;
+    thread::spawn(move || std::io::copy(&mut answers, &mut answer).ok());
     std::io::copy(&mut reader, &mut server)?;
     server.shutdown(std::net::Shutdown::Both)
 }
@@ -68,8 +68,8 @@ fn a_cluster_behind_a_proxy_is_reached() {
     let direct = bed.read("kubeconfig");
     let server = format!("server: 'http://{}'", kube.address());
     for scheme in ["http", "socks5"] {
-        let way = format!("server: 'http://{PROXIED_HOST}', proxy-url: '{scheme}://{proxy}'");
-        bed.write("kubeconfig", &direct.replace(&server, &way));
+        let proxied = format!("server: 'http://{PROXIED_HOST}', proxy-url: '{scheme}://{proxy}'");
+        bed.write("kubeconfig", &direct.replace(&server, &proxied));
         assert_ne!(bed.read("kubeconfig"), direct);
         let mut doctor = bed.manager_command();
         let finished = bed.start(doctor.arg("doctor").arg(&search)).finish(WAIT_TIMEOUT);

@@ -76,7 +76,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
 
 #[test]
 fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
-    let look = |count| {
+    let run_with_faults = |count| {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
         let search = search(&bed, &kube, super::TRIAL, 1);
@@ -95,11 +95,11 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
         kube.wait_until_empty();
         finished
     };
-    let passing = look(1);
-    assert_eq!(passing.code, Some(0), "{}", passing.stderr);
-    let staying = look(1000);
-    assert_eq!(staying.code, Some(2), "{}", staying.stderr);
-    assert!(staying.stderr.contains("is in trouble (503): busy"), "{}", staying.stderr);
+    let short = run_with_faults(1);
+    assert_eq!(short.code, Some(0), "{}", short.stderr);
+    let lasting = run_with_faults(1000);
+    assert_eq!(lasting.code, Some(2), "{}", lasting.stderr);
+    assert!(lasting.stderr.contains("is in trouble (503): busy"), "{}", lasting.stderr);
 }
 
 #[test]

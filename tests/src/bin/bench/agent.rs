@@ -277,7 +277,7 @@ impl Bench {
                     .map(|wrapper| self.median_overheads(wrapper, &sink, 10))
             })
             .collect();
-        let middle = |wrapper: usize, part: usize| {
+        let median = |wrapper: usize, part: usize| {
             let mut all: Vec<f64> = rounds.iter().map(|round| round[wrapper][part]).collect();
             median_and_p95(&mut all).0
         };
@@ -288,12 +288,12 @@ impl Bench {
             ("of it after the trial's last", "at most 5", 5.0),
         ];
         for (part, (what, text, most)) in targets.into_iter().enumerate() {
-            let added = |wrapper| middle(wrapper, part) - middle(0, part);
+            let added = |wrapper| median(wrapper, part) - median(0, part);
             let ours = added(2);
             self.print_row(
                 what,
                 format!("{:.2}", added(1)),
-                nni.map(|nni| format!("{:.0}", nni[part] - middle(0, part))),
+                nni.map(|nni| format!("{:.0}", nni[part] - median(0, part))),
                 format!("{ours:.2}"),
                 (text, ours <= most),
             );

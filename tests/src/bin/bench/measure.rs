@@ -60,26 +60,26 @@ pub(super) fn file_size_text(path: &Path) -> String {
 
 /// Returns the number of sequential requests per second over loopback between two threads. Requests have the
 /// size of a post. It is the upper limit for an agent that posts one line at a time to a remote server.
-pub(super) fn sequential_request_rate(questions: u32) -> f64 {
+pub(super) fn sequential_request_rate(requests: u32) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let address = listener.local_addr().expect("the listener has an address");
     let answering = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("the connection is accepted");
         stream.set_nodelay(true).expect("the socket is connected");
-        let mut question = [0; 512];
-        while stream.read(&mut question).is_ok_and(|read| read > 0) {
+        let mut request = [0; 512];
+        while stream.read(&mut request).is_ok_and(|read| read > 0) {
             stream.write_all(&[b'a'; 100]).expect("the connection is open");
         }
     });
     let mut stream = TcpStream::connect(address).expect("the connection is accepted");
     stream.set_nodelay(true).expect("the socket is connected");
     let began = Instant::now();
-    for _ in 0..questions {
+    for _ in 0..requests {
         stream.write_all(&[b'q'; 300]).expect("the connection is open");
         let mut answer = [0; 100];
         stream.read_exact(&mut answer).expect("the server answers");
     }
-    let rate = f64::from(questions) / began.elapsed().as_secs_f64();
+    let rate = f64::from(requests) / began.elapsed().as_secs_f64();
     drop(stream);
     answering.join().expect("the thread does not panic");
     rate

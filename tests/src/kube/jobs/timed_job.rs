@@ -19,8 +19,8 @@ const RUN_SPREAD_MS: u64 = 4_000;
 pub(super) const JOB_DECISION_MS: u64 = 750;
 const JOB_END_MS: u64 = 15;
 
-/// Plays a Job whose container ends with an exit code.
-pub(super) fn play_timed_job(shared: &Shared, job: &Value, code: i32, speed: u32) {
+/// Runs a Job whose container ends with an exit code.
+pub(super) fn run_timed_job(shared: &Shared, job: &Value, code: i32, speed: u32) {
     let name = string_at(job, "/metadata/name");
     if job["spec"]["suspend"] == true {
         // The manager's test of the controller: a suspended Job.
@@ -29,23 +29,23 @@ pub(super) fn play_timed_job(shared: &Shared, job: &Value, code: i32, speed: u32
         return;
     }
     let pod = format!("{name}-pcm7m");
-    let wait = |ms: u64| shared.pause(Duration::from_millis(ms) / speed.max(1));
+    let pause = |ms: u64| shared.pause(Duration::from_millis(ms) / speed.max(1));
     let is_there = || shared.objects.inspect("jobs", &name, is_being_deleted) == Some(false);
     set_status(shared, &name, json!({"active": 1, "ready": 0}));
-    wait(POD_CREATION_MS);
+    pause(POD_CREATION_MS);
     create_pod(shared, job, &pod);
-    wait(CONTAINER_START_MS);
+    pause(CONTAINER_START_MS);
     set_pod_status(shared, &pod, "Running", &json!({"running": {}}));
     set_status(shared, &name, json!({"active": 1, "ready": 1}));
-    wait(container_run_ms(&name) + TERMINATED_MS);
+    pause(container_run_ms(&name) + TERMINATED_MS);
     let reason = if code == 0 { "Completed" } else { "Error" };
     let terminated = json!({"terminated": {
         "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
     }});
     set_pod_status(shared, &pod, "Running", &terminated);
-    wait(PHASE_MS);
+    pause(PHASE_MS);
     set_pod_status(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
-    wait(JOB_DECISION_MS);
+    pause(JOB_DECISION_MS);
     if !is_there() {
         return;
     }
@@ -61,7 +61,7 @@ pub(super) fn play_timed_job(shared: &Shared, job: &Value, code: i32, speed: u32
     let condition =
         |kind: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
     set_status(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
-    wait(JOB_END_MS);
+    pause(JOB_END_MS);
     set_status(
         shared,
         &name,

@@ -77,7 +77,7 @@ impl Objects {
             if owned.is_empty() {
                 state.remove_foreground_finalizer(&key);
             }
-            for (key, _) in owned.iter().filter(|(_, going)| !going) {
+            for (key, _) in owned.iter().filter(|(_, is_terminating)| !is_terminating) {
                 state.delete(key, Deletion::default());
             }
         }
@@ -149,15 +149,18 @@ impl State {
         let uids: HashSet<String> = self.objects.values().map(|object| uid(object)).collect();
         let mut garbage = Garbage::default();
         for (key, object) in &self.objects {
-            let going = is_being_deleted(object);
+            let is_terminating = is_being_deleted(object);
             let owners: Vec<String> = owners(object).iter().map(|o| string_at(o, "/uid")).collect();
-            if !going && !owners.is_empty() && !owners.iter().any(|owner| uids.contains(owner)) {
+            if !is_terminating
+                && !owners.is_empty()
+                && !owners.iter().any(|owner| uids.contains(owner))
+            {
                 garbage.ownerless.push(key.clone());
             }
             for owner in owners {
-                garbage.owned.entry(owner).or_default().push((key.clone(), going));
+                garbage.owned.entry(owner).or_default().push((key.clone(), is_terminating));
             }
-            if going && finalizers(object).any(|holder| holder == FOREGROUND_FINALIZER) {
+            if is_terminating && finalizers(object).any(|holder| holder == FOREGROUND_FINALIZER) {
                 garbage.held.push((key.clone(), uid(object)));
             }
         }
@@ -239,8 +242,8 @@ mod tests {
     fn remaining_objects(objects: &Objects) -> Vec<String> {
         let all = ["frameworks", "configmaps", "pods"].iter().flat_map(|kind| objects.list(kind));
         let all = all.map(|object| {
-            let going = if is_being_deleted(&object) { " is going" } else { "" };
-            format!("{}{going}", string_at(&object, "/metadata/name"))
+            let suffix = if is_being_deleted(&object) { " is terminating" } else { "" };
+            format!("{}{suffix}", string_at(&object, "/metadata/name"))
         });
         all.collect()
     }
@@ -248,15 +251,15 @@ mod tests {
     #[test]
     fn owned_objects_are_deleted_as_the_policy_says() {
         let (map, pod) = ("f-attempt", "f-worker-0");
-        let going = [format!("{map} is going"), format!("{pod} is going")];
-        let held = ["f is going".to_owned(), going[0].clone(), going[1].clone()];
+        let terminating = [format!("{map} is terminating"), format!("{pod} is terminating")];
+        let held = ["f is terminating".to_owned(), terminating[0].clone(), terminating[1].clone()];
         let kept = [map, pod, "f-worker-1"].map(str::to_owned);
         #[rustfmt::skip]
         let table = [
             // policy                the map's own finalizer      at once         in the end
-            (json!(null),            &[FOREGROUND_FINALIZER][..], &going[..],     &[][..]),
-            (json!("Background"),    &[FOREGROUND_FINALIZER],     &going,         &[]),
-            (json!("Background"),    &[],                         &going[1..],    &[]),
+            (json!(null),            &[FOREGROUND_FINALIZER][..], &terminating[..], &[][..]),
+            (json!("Background"),    &[FOREGROUND_FINALIZER],     &terminating,     &[]),
+            (json!("Background"),    &[],                         &terminating[1..], &[]),
             (json!("Foreground"),    &[FOREGROUND_FINALIZER],     &held,          &[]),
             (json!("Orphan"),        &[FOREGROUND_FINALIZER],     &kept,          &kept),
         ];
