@@ -214,24 +214,3 @@ fn create_key(path: &Path) {
     let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
     assert!(made.expect("ssh-keygen is installed").success());
 }
-
-/// A small tmpfs. Dropping it unmounts it.
-#[derive(Debug)]
-pub struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    /// Mounts a tmpfs with these options, such as its size, at `folder`.
-    pub fn mount(folder: &Path, options: &str) -> Self {
-        fs::create_dir_all(folder).expect("the bed is writable");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(folder);
-        assert!(mount.status().expect("mount is installed").success());
-        Self(folder.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        drop(Command::new("umount").arg("-l").arg(&self.0).status());
-    }
-}

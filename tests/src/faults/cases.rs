@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::harness::{FillableDisk, Harness, pause};
+use super::harness::{Harness, pause};
 use super::network_state::{Fault, NetworkState};
 use super::plan::{AgentRestart, FaultPlan};
 use super::verification;
-use crate::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
+use crate::{Gate, Outcome, Search, SmallDisk, TestBed, WAIT_TIMEOUT, wait_for};
 
 /// A plan without faults.
 fn plan_without_faults(trials: u32, steps: usize) -> FaultPlan {
@@ -166,7 +166,7 @@ pub fn check_restart(trials: u32) -> RestartTimes {
 /// it cannot store, must start no trial, and must report the problem. It must continue when space is free.
 pub fn check_full_disk(relief: DiskRelief) {
     let bed = TestBed::new();
-    let disk = FillableDisk::mount(&bed.data_folder(), 32 << 10);
+    let disk = SmallDisk::mount(&bed.data_folder(), "size=32m");
     let gate = Gate::new(&bed.path("gate"));
     // More metrics than the free space in the database's log can hold.
     let steps = 200;

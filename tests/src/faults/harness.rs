@@ -20,7 +20,8 @@ use super::plan::{AgentRestart, FaultPlan};
 use super::proxy::FaultProxy;
 use super::{spool_reader, verification};
 use crate::{
-    FinishedProgram, Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for,
+    FinishedProgram, Gate, Outcome, RunningProgram, Search, SmallDisk, TestBed, WAIT_TIMEOUT,
+    wait_for,
 };
 
 /// A trial's process. All its output is derived from its process id.
@@ -53,57 +54,7 @@ pub struct Harness {
     pub id: String,
     plan: FaultPlan,
     killed: BTreeMap<i64, BTreeSet<i64>>,
-    spool_disk: Option<FillableDisk>,
-}
-
-/// A small tmpfs. Dropping it unmounts it.
-#[derive(Debug)]
-pub struct FillableDisk(PathBuf);
-
-impl FillableDisk {
-    /// Mounts a tmpfs of `kib` KiB at `path`, which needs root.
-    pub fn mount(path: &Path, kib: u64) -> Self {
-        fs::create_dir_all(path).expect("the bed is writable");
-        let options = format!("size={kib}k");
-        let flags = nix::mount::MsFlags::empty();
-        let mounted =
-            nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()));
-        mounted.unwrap_or_else(|error| {
-            panic!("a small disk cannot be mounted ({error}): run as root")
-        });
-        Self(path.to_owned())
-    }
-
-    /// Fills the disk completely.
-    pub fn fill(&self) {
-        let mut filler = File::create(self.filler_file()).expect("the disk is writable");
-        // Large pieces first, then smaller ones.
-        for piece in [1 << 20, 4096, 1] {
-            while filler.write_all(&vec![b'x'; piece]).is_ok() {}
-        }
-    }
-
-    /// Frees the space that [`fill`](Self::fill) used.
-    pub fn remove_filler(&self) {
-        fs::remove_file(self.filler_file()).expect("the filler exists");
-    }
-
-    /// A hidden file, whose name is not an experiment's id.
-    fn filler_file(&self) -> PathBuf {
-        self.0.join(".ballast")
-    }
-
-    /// The mount point.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for FillableDisk {
-    fn drop(&mut self) {
-        // A lazy unmount: processes keep their open files until they close them.
-        let _gone = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
-    }
+    spool_disk: Option<SmallDisk>,
 }
 
 impl Harness {
@@ -127,7 +78,9 @@ impl Harness {
         });
         bed.write_script("container", include_str!("container.sh"));
         bed.write_script("code/trial.sh", include_str!("trial.sh"));
-        let spool_disk = plan.spool_kib.map(|kib| FillableDisk::mount(&bed.path("spools"), kib));
+        let spool_disk = plan
+            .spool_kib
+            .map(|kib| SmallDisk::mount(&bed.path("spools"), &format!("size={kib}k")));
         let mut harness = Self {
             bed,
             proxy,
