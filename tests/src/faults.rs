@@ -10,7 +10,6 @@ pub mod harness;
 pub mod network_state;
 pub mod plan;
 pub mod proxy;
-pub mod rng;
 pub mod spool_reader;
 pub mod verification;
 

@@ -16,6 +16,7 @@ mod network;
 mod process;
 mod programs;
 mod python;
+mod rng;
 mod search;
 pub mod seed;
 mod small_disk;

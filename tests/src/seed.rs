@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
+use crate::rng::Rng;
+
 /// The folder of the manager's migrations. Each file is one step of the schema, and their names sort in the
 /// order of the steps.
 const MIGRATION_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrations");
@@ -23,24 +25,6 @@ pub const FIRST_REPORT_SEQ: i64 = 3_677_864_190_728_193;
 
 /// The number of samples per trial, one second apart.
 const SAMPLES_PER_TRIAL: i64 = 8;
-
-/// A splitmix64 generator (Steele, Lea, Flood 2014), which returns the same sequence on every machine.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number from 0 to 1.
-    fn fraction(&mut self) -> f64 {
-        f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
-    }
-}
 
 /// Creates the store of experiment `id` below the data folder `data`, with `trials` trials of `steps` steps
 /// each.
@@ -107,7 +91,7 @@ fn fill_store(
     steps: i64,
     seed: u64,
 ) -> Result<(), rusqlite::Error> {
-    let mut random = Rng(seed);
+    let mut random = Rng::new(seed);
     let mut connection = Connection::open(path)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "OFF")?;
@@ -227,7 +211,7 @@ fn fill_store(
             let verdict = json!({"kind": "ended", "cause": cause, "class": class, "confidence": "certain", "exit": {"code": code}, "message": format!("it exited with {code}"), "evidence": {}});
             report.execute(params![key, 0, last, begun + 8000, "ended", verdict.to_string(), 1])?;
             // A generator of its own, so that the samples do not change the other random values.
-            let mut readings = Rng(seed ^ key.unsigned_abs());
+            let mut readings = Rng::new(seed ^ key.unsigned_abs());
             for reading in 1..=SAMPLES_PER_TRIAL {
                 let body = sample_body(reading, &mut readings).to_string();
                 report.execute(params![

@@ -1,7 +1,7 @@
 //! PURE: a seed -> the faults of a run, and their times.
 
 use super::network_state::{Fault, NetworkState};
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// The plan of one run.
 #[derive(Debug, Clone)]

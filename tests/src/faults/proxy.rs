@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::network_state::{Fault, NetworkState};
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// The time limit of the manager's answer. The manager may hold a poll for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
