@@ -108,16 +108,18 @@ impl Harness {
             self.kill_manager();
         }
         self.id = if self.manager.is_some() {
-            wait_for("the experiment's folder", WAIT_TIMEOUT, || self.find_experiment())
+            wait_for("the experiment's folder", WAIT_TIMEOUT, || self.bed.find_experiment_id())
         } else {
-            match self.find_experiment().filter(|id| self.is_recorded(id)) {
+            match self.bed.find_experiment_id().filter(|id| self.is_recorded(id)) {
                 Some(id) => id,
                 None => {
                     // The manager ended before it recorded the experiment, so it cannot have started a trial.
                     assert_eq!(self.processes(), [], "a trial was started that is not recorded");
                     drop(fs::remove_dir_all(self.bed.data_folder()));
                     self.manager = Some(self.start_manager(search.command(&self.bed)));
-                    wait_for("the experiment's folder", WAIT_TIMEOUT, || self.find_experiment())
+                    wait_for("the experiment's folder", WAIT_TIMEOUT, || {
+                        self.bed.find_experiment_id()
+                    })
                 }
             }
         };
@@ -129,11 +131,6 @@ impl Harness {
         wait_for("all trials to begin", WAIT_TIMEOUT, || {
             (self.processes().len() >= all).then_some(())
         });
-    }
-
-    fn find_experiment(&self) -> Option<String> {
-        let entry = fs::read_dir(self.bed.data_folder()).ok()?.next()?.ok()?;
-        entry.file_name().into_string().ok()
     }
 
     fn is_recorded(&self, id: &str) -> bool {
