@@ -119,7 +119,10 @@ fn output_changes_and_files_of_a_trial_are_shown_and_downloaded() {
     ] {
         browser.run_script(&format!("document.querySelector('{link}').click()"));
         let downloaded = bed.path("downloads").join(&name);
-        let text = wait_for(&name, WAIT_TIMEOUT, || std::fs::read_to_string(&downloaded).ok());
-        assert!(text.contains(part), "{name}: {text}");
+        // The browser creates the file before it writes the content.
+        wait_for(&format!("{name} with {part:?}"), WAIT_TIMEOUT, || {
+            let text = std::fs::read_to_string(&downloaded).ok()?;
+            text.contains(part).then_some(())
+        });
     }
 }
