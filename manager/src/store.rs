@@ -207,22 +207,11 @@ impl Store {
             .await
     }
 
-    /// Stores a new trial in state WAITING, before the trial is submitted.
-    pub async fn insert_trial(&self, new: NewTrial) -> Result<(), Error> {
-        self.database.write(move |c| trials::insert_trial(c, &new)).await
-    }
-
-    /// Stores several new trials, all or none.
+    /// Stores new trials in state WAITING, before they are submitted: all or none.
     pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
         self.database
             .write(move |c| new.iter().try_for_each(|new| trials::insert_trial(c, new)))
             .await
-    }
-
-    /// Stores a change of a trial in its row and in its timeline.
-    pub async fn change_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
-        let id = id.clone();
-        self.database.write(move |c| trials::change_trial(c, &id, &change)).await
     }
 
     /// Stores a change and increments the trial's retry counter.
@@ -236,7 +225,7 @@ impl Store {
             .await
     }
 
-    /// Stores changes of several trials, all or none.
+    /// Stores changes of trials in their rows and in their timelines, all or none.
     pub async fn change_trials(
         &self,
         changes: Vec<(TrialJobId, TrialChange)>,

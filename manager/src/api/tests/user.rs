@@ -108,7 +108,7 @@ impl Bed {
             attempt: None,
             reported: TrialTimes::default(),
         };
-        self.state.store.change_trial(&id, change).await.unwrap();
+        self.state.store.change_trials(vec![(id.clone(), change)]).await.unwrap();
     }
 
     pub(super) async fn get_json(&self, path: &str) -> (StatusCode, Value) {

@@ -87,7 +87,7 @@ impl Recorder {
         attempt: Option<AttemptId>,
     ) -> Result<(), store::Error> {
         let change = self.trial_change(state, message, attempt);
-        self.inbox.retry_while_transient(|| self.store.change_trial(trial, change.clone())).await
+        self.record_changes(&[(trial.clone(), change)]).await
     }
 
     /// Records that a trial waits for its next attempt, which counts as a retry.

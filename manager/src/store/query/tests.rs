@@ -42,7 +42,7 @@ impl QueryTestStore {
                 attempt: AttemptId::new("a").unwrap(),
                 created_at_ms: 1000,
             };
-            store.insert_trial(new).await.unwrap();
+            store.insert_trials(vec![new]).await.unwrap();
         }
         Self { store, folder }
     }
@@ -316,7 +316,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
         attempt: None,
         reported: crate::store::TrialTimes::default(),
     };
-    let refusal = reader.change_trial(&trial("t"), change).await.unwrap_err();
+    let refusal = reader.change_trials(vec![(trial("t"), change)]).await.unwrap_err();
     assert!(matches!(refusal, Error::Closed));
     assert!(matches!(Store::open_to_read(&bed.folder.path().join("no")), Err(Error::Open { .. })));
 

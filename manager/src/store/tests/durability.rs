@@ -191,7 +191,7 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
     let (release, held) = block_writer(&bed).await;
     let waiting = {
         let store = bed.store.clone();
-        tokio::spawn(async move { store.insert_trial(new_trial("late", 1)).await })
+        tokio::spawn(async move { store.insert_trials(vec![new_trial("late", 1)]).await })
     };
     wait_for_queue(&bed, 1).await;
     let closing = tokio::spawn(bed.store.clone().close());
@@ -200,7 +200,10 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
     held.await.unwrap().unwrap();
     closing.await.unwrap();
     waiting.await.unwrap().unwrap();
-    assert!(matches!(other.insert_trial(new_trial("x", 2)).await.unwrap_err(), Error::Closed));
+    assert!(matches!(
+        other.insert_trials(vec![new_trial("x", 2)]).await.unwrap_err(),
+        Error::Closed
+    ));
     assert!(!bed.path().with_extension("db-wal").exists(), "the log is checkpointed");
     drop(other);
     let bed = bed.reopen().await;

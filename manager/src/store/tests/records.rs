@@ -46,19 +46,19 @@ async fn a_search_survives_a_restart_unchanged() {
     assert_eq!(again.to_string(), "experiment e already exists in the database");
     store.set_experiment_state("STOPPED", 4000, 5000, None).await.unwrap();
 
-    store.insert_trial(new_trial("b", 1)).await.unwrap();
-    store.insert_trial(new_trial("t", 0)).await.unwrap();
-    let again = store.insert_trial(new_trial("t", 2)).await.unwrap_err();
+    store.insert_trials(vec![new_trial("b", 1)]).await.unwrap();
+    store.insert_trials(vec![new_trial("t", 0)]).await.unwrap();
+    let again = store.insert_trials(vec![new_trial("t", 2)]).await.unwrap_err();
     assert_eq!(again.to_string(), "trial t already exists in the database");
     let t = trial("t");
-    store.change_trial(&t, change(JobState::Running, 1100)).await.unwrap();
+    store.change_trials(vec![(t.clone(), change(JobState::Running, 1100))]).await.unwrap();
     let lost =
         TrialChange { message: Some("silent for 30 s".to_owned()), ..change(JobState::Lost, 1200) };
-    store.change_trial(&t, lost).await.unwrap();
-    store.change_trial(&t, change(JobState::Running, 1300)).await.unwrap();
+    store.change_trials(vec![(t.clone(), lost)]).await.unwrap();
+    store.change_trials(vec![(t.clone(), change(JobState::Running, 1300))]).await.unwrap();
     store.set_intents(&[(t.clone(), Some(StopReason::EarlyStop))], 1400).await.unwrap();
     let end = TrialChange { exit_code: Some(143), ..change(JobState::EarlyStopped, 1500) };
-    store.change_trial(&t, end).await.unwrap();
+    store.change_trials(vec![(t.clone(), end)]).await.unwrap();
 
     let bed = bed.reopen().await;
     let store = &bed.store;
@@ -104,11 +104,11 @@ async fn a_search_survives_a_restart_unchanged() {
 async fn a_new_attempt_clears_the_end_of_the_previous_one() {
     let bed = TestStore::with_trial().await;
     let t = trial("t");
-    bed.store.change_trial(&t, change(JobState::Running, 10)).await.unwrap();
+    bed.store.change_trials(vec![(t.clone(), change(JobState::Running, 10))]).await.unwrap();
     let failed = TrialChange { exit_code: Some(1), ..change(JobState::Failed, 20) };
-    bed.store.change_trial(&t, failed).await.unwrap();
+    bed.store.change_trials(vec![(t.clone(), failed)]).await.unwrap();
     let retry = TrialChange { attempt: Some(attempt("a2")), ..change(JobState::Waiting, 30) };
-    bed.store.change_trial(&t, retry).await.unwrap();
+    bed.store.change_trials(vec![(t.clone(), retry)]).await.unwrap();
 
     let row = bed.store.trial(&t).await.unwrap().unwrap();
     assert_eq!(row.attempt, attempt("a2"));
@@ -126,7 +126,7 @@ async fn errors_name_the_missing_row() {
     assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
     assert_eq!(bed.store.trial(&t).await.unwrap(), None);
     let unknown = [
-        bed.store.change_trial(&t, change(JobState::Running, 0)).await.unwrap_err(),
+        bed.store.change_trials(vec![(t.clone(), change(JobState::Running, 0))]).await.unwrap_err(),
         bed.store.set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
         bed.store.metrics(&t).await.unwrap_err(),
         bed.store.verdict(&t, &attempt("a")).await.unwrap_err(),
@@ -260,12 +260,15 @@ async fn the_agents_times_of_a_trial_take_precedence() {
         let bed = TestStore::new();
         let store = &bed.store;
         store.create_experiment(experiment()).await.unwrap();
-        store.insert_trial(NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }).await.unwrap();
+        store
+            .insert_trials(vec![NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }])
+            .await
+            .unwrap();
         let t = trial("t");
-        store.change_trial(&t, change(JobState::Running, 2_000)).await.unwrap();
+        store.change_trials(vec![(t.clone(), change(JobState::Running, 2_000))]).await.unwrap();
         let reported = TrialTimes { started_at_ms, duration_ms };
         let end = TrialChange { reported, ..change(JobState::Failed, NOTICED) };
-        store.change_trial(&t, end).await.unwrap();
+        store.change_trials(vec![(t.clone(), end)]).await.unwrap();
         let row = store.trial(&t).await.unwrap().unwrap();
         let (started, ended) = (row.started_at_ms.unwrap(), row.ended_at_ms.unwrap());
         assert_eq!((started, ended), expected, "{case}");
