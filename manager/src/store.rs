@@ -304,22 +304,6 @@ impl Store {
         self.database.read(move |c| reports::metrics(c, &id)).await
     }
 
-    /// Returns the metrics of all trials: trials by sequence, each trial's metrics as in [`Store::metrics`].
-    pub async fn all_metrics(&self) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
-        self.database.read(reports::all_metrics).await
-    }
-
-    /// Returns the verdict on an attempt. `None` if the attempt has not ended, or its agent died before it could
-    /// report.
-    pub async fn verdict(
-        &self,
-        id: &TrialJobId,
-        attempt: &AttemptId,
-    ) -> Result<Option<Verdict>, Error> {
-        let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.read(move |c| reports::verdict(c, &id, &attempt)).await
-    }
-
     /// Returns the final records of these attempts, in the order of the arguments.
     pub async fn final_records(
         &self,
@@ -377,21 +361,8 @@ impl Store {
     }
 
     /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
-    /// [`Error::Overloaded`] instead of waiting.
-    pub async fn ingest(
-        &self,
-        arrival: impl Into<Arrival>,
-        now_ms: i64,
-    ) -> Result<IngestOutcome, Error> {
-        self.ingest_shared(Arc::new(arrival.into()), now_ms).await
-    }
-
-    /// Stores a batch for a caller that may have to submit it again.
-    pub async fn ingest_shared(
-        &self,
-        arrival: Arc<Arrival>,
-        now_ms: i64,
-    ) -> Result<IngestOutcome, Error> {
+    /// [`Error::Overloaded`] instead of waiting. The caller may keep the batch to submit it again.
+    pub async fn ingest(&self, arrival: Arc<Arrival>, now_ms: i64) -> Result<IngestOutcome, Error> {
         let work = {
             let arrival = Arc::clone(&arrival);
             move |c: &Connection| reports::ingest(c, &arrival, now_ms)

@@ -381,30 +381,13 @@ pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>,
     rows.filter_map(Result::transpose).collect()
 }
 
-pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
-    let mut all = Vec::new();
-    visit_metrics(c, |trial, metric| all.push((trial, metric)))?;
-    Ok(all)
-}
-
-/// Calls `visit` with each metric of all trials, without collecting them in memory.
-pub(super) fn visit_metrics(
-    c: &Connection,
-    mut visit: impl FnMut(TrialJobId, MetricRow),
-) -> Result<(), Error> {
+/// Reads the metrics of all trials without collecting them in memory.
+pub(super) fn check_metrics(c: &Connection) -> Result<(), Error> {
     let mut statement = c.prepare_cached(
-        "SELECT t.id, a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM trial t \
-         JOIN attempt a ON a.trial = t.key \
-         JOIN report r ON r.attempt = a.key AND r.lane = 0 \
-         WHERE r.kind = 'metric' ORDER BY t.sequence, t.key, a.key, r.seq",
+        "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM attempt a \
+         JOIN report r ON r.attempt = a.key AND r.lane = 0 WHERE r.kind = 'metric'",
     )?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        if let Some(metric) = metric_row(row)? {
-            visit(parse_column(row, "id", TrialJobId::new)?, metric);
-        }
-    }
-    Ok(())
+    statement.query_and_then([], metric_row)?.try_for_each(|metric| metric.map(drop))
 }
 
 /// Parses a stored metric. `None` if the body is not a valid metric; the report remains among the reports.

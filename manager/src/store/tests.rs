@@ -7,6 +7,7 @@ mod records;
 mod upkeep;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ use trial_protocol::{
     MetricKind, Offer, Report, ReportBatch, ReportBody, Stream, TrialExit, TrialJobId, Verdict,
 };
 
-use super::{NewTrial, Store, simulated_disk};
+use super::{Arrival, NewTrial, Store, simulated_disk};
 
 /// A store in a temporary folder, which is deleted with it.
 struct TestStore {
@@ -80,6 +81,10 @@ fn batch(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> ReportBatch {
         acknowledged: None,
         forgotten: None,
     }
+}
+
+fn arrival(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> Arc<Arrival> {
+    Arc::new(batch(attempt_id, lane, reports).into())
 }
 
 fn report(seq: u64, body: ReportBody) -> Report {

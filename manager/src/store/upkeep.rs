@@ -111,9 +111,8 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     {
         problems.push(NO_EXPERIMENT.to_owned());
     }
-    // The metrics are not collected, because they may not fit in memory.
-    let metrics = reports::visit_metrics(c, |_, _| ());
-    let unreadable = [trials::experiment(c).err(), trials::trials(c).err(), metrics.err()];
+    let unreadable =
+        [trials::experiment(c).err(), trials::trials(c).err(), reports::check_metrics(c).err()];
     problems.extend(unreadable.into_iter().flatten().map(|error| error.to_string()));
     Ok(problems)
 }

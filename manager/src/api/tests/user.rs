@@ -3,6 +3,8 @@
 mod document;
 mod plots;
 
+use std::sync::Arc;
+
 use axum::http::Method;
 use trial_protocol::{
     Cause, Class, Confidence, Evidence, Lane, LogChunk, LogText, Metric, MetricKind, Offer, Report,
@@ -95,7 +97,7 @@ impl Bed {
             acknowledged: None,
             forgotten: None,
         };
-        self.state.store.ingest(batch, 6).await.unwrap();
+        self.state.store.ingest(Arc::new(batch.into()), 6).await.unwrap();
     }
 
     pub(super) async fn change(&self, trial: &str, state: JobState) {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use rusqlite::{Connection, StatementStatus};
 use serde_json::json;
 use trial_protocol::{
@@ -66,7 +68,7 @@ impl QueryTestStore {
             acknowledged: None,
             forgotten: None,
         };
-        self.store.ingest(batch, 6000).await.unwrap();
+        self.store.ingest(Arc::new(batch.into()), 6000).await.unwrap();
     }
 }
 

@@ -1,14 +1,14 @@
 //! Commits: they are shared, they are atomic, and a failed commit is never acknowledged.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use tokio::task::JoinHandle;
 use trial_protocol::{Lane, TrialJobId};
 
-use super::{TestStore, attempt, batch, metric_body, new_trial, report, trial};
+use super::{TestStore, arrival, attempt, batch, metric_body, new_trial, report, trial};
 use crate::store::database::QUEUE_CAPACITY;
 use crate::store::simulated_disk::{leave_room, limit_log};
-use crate::store::{self, Error, FailureKind, Store};
+use crate::store::{self, Arrival, Error, FailureKind, Store};
 
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(1);
 
@@ -48,7 +48,7 @@ async fn writes_that_wait_share_one_commit() {
             let name = format!("a{number}");
             tokio::spawn(async move {
                 store
-                    .ingest(batch(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]), 1)
+                    .ingest(arrival(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]), 1)
                     .await
             })
         })
@@ -71,11 +71,11 @@ async fn a_full_queue_refuses_batches() {
     let waiting: Vec<_> = (0..QUEUE_CAPACITY)
         .map(|_| {
             let store = bed.store.clone();
-            tokio::spawn(async move { store.ingest(batch("a", Lane::Facts, vec![]), 1).await })
+            tokio::spawn(async move { store.ingest(arrival("a", Lane::Facts, vec![]), 1).await })
         })
         .collect();
     wait_for_queue(&bed, QUEUE_CAPACITY).await;
-    let refused = bed.store.ingest(batch("a", Lane::Facts, vec![]), 1).await.unwrap_err();
+    let refused = bed.store.ingest(arrival("a", Lane::Facts, vec![]), 1).await.unwrap_err();
     assert!(matches!(refused, Error::Overloaded), "{refused}");
     drop(release);
     held.await.unwrap().unwrap();
@@ -84,10 +84,10 @@ async fn a_full_queue_refuses_batches() {
     }
 }
 
-fn large_batch(attempt: &str) -> trial_protocol::ReportBatch {
+fn large_batch(attempt: &str) -> Arc<Arrival> {
     let body =
         trial_protocol::ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
-    batch(attempt, Lane::Facts, vec![report(0, metric_body(0, 0.5)), report(1, body)])
+    arrival(attempt, Lane::Facts, vec![report(0, metric_body(0, 0.5)), report(1, body)])
 }
 
 #[tokio::test]
@@ -157,19 +157,19 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = TestStore::with_trial().await;
     leave_room(bed.store.database(), 2).await;
     let (release, held) = block_writer(&bed).await;
-    let ingest = |batch| {
+    let ingest = |arrival| {
         let store = bed.store.clone();
-        tokio::spawn(async move { store.ingest(batch, 1).await })
+        tokio::spawn(async move { store.ingest(arrival, 1).await })
     };
     let unknown = trial_protocol::ReportBatch {
         trial: TrialJobId::new("unknown").unwrap(),
         ..batch("a", Lane::Facts, vec![])
     };
     let jobs = [
-        ingest(batch("a", Lane::Facts, vec![report(0, metric_body(0, 0.5))])),
+        ingest(arrival("a", Lane::Facts, vec![report(0, metric_body(0, 0.5))])),
         ingest(large_batch("b")),
-        ingest(unknown),
-        ingest(batch("c", Lane::Facts, vec![report(0, metric_body(0, 0.6))])),
+        ingest(Arc::new(unknown.into())),
+        ingest(arrival("c", Lane::Facts, vec![report(0, metric_body(0, 0.6))])),
     ];
     wait_for_queue(&bed, jobs.len()).await;
     drop(release);

@@ -6,8 +6,8 @@ use trial_protocol::{
 };
 
 use super::{
-    TestStore, attempt, batch, ended_body, log_chunk, metric_body, new_trial, report, sample_body,
-    trial, verdict,
+    TestStore, arrival, attempt, ended_body, log_chunk, metric_body, new_trial, report,
+    sample_body, trial, verdict,
 };
 use crate::job_state::JobState;
 use crate::store::{AttemptState, Error, ExperimentRow, NewTrial, TrialChange, TrialTimes};
@@ -129,9 +129,9 @@ async fn errors_name_the_missing_row() {
         bed.store.change_trials(vec![(t.clone(), change(JobState::Running, 0))]).await.unwrap_err(),
         bed.store.set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
         bed.store.metrics(&t).await.unwrap_err(),
-        bed.store.verdict(&t, &attempt("a")).await.unwrap_err(),
+        bed.store.final_records(vec![(t.clone(), attempt("a"))]).await.unwrap_err(),
         bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
-        bed.store.ingest(batch("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
+        bed.store.ingest(arrival("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
     ];
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
@@ -148,12 +148,12 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     let (store, t) = (&bed.store, trial("t"));
     // The second attempt reports before the first has sent all its reports.
     let first = vec![report(0, metric_body(0, 0.5)), report(3, metric_body(1, f64::NAN))];
-    assert_eq!(store.ingest(batch("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
+    assert_eq!(store.ingest(arrival("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
     let second = vec![report(0, metric_body(0, 0.7)), report(1, ended_body(1))];
-    store.ingest(batch("b", Lane::Facts, second), 20).await.unwrap();
+    store.ingest(arrival("b", Lane::Facts, second), 20).await.unwrap();
     let rest =
         vec![report(4, metric_body(2, 0.6)), report(5, ended_body(0)), report(6, ended_body(2))];
-    store.ingest(batch("z", Lane::Facts, rest), 30).await.unwrap();
+    store.ingest(arrival("z", Lane::Facts, rest), 30).await.unwrap();
 
     let bed = bed.reopen().await;
     let store = &bed.store;
@@ -168,11 +168,10 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     );
     assert_eq!(metrics[1].metric.value.as_json(), &json!("NaN"));
     assert_eq!(metrics[1].metric.kind, MetricKind::Intermediate);
-    let all = store.all_metrics().await.unwrap();
-    assert_eq!(all, metrics.into_iter().map(|row| (t.clone(), row)).collect::<Vec<_>>());
 
     for (of, expected) in [("b", Some(verdict(1))), ("z", Some(verdict(0))), ("a", None)] {
-        assert_eq!(store.verdict(&t, &attempt(of)).await.unwrap(), expected, "of attempt {of}");
+        let records = store.final_records(vec![(t.clone(), attempt(of))]).await.unwrap();
+        assert_eq!(records[0].verdict, expected, "of attempt {of}");
     }
     let state = store.attempt_state(&t, &attempt("z")).await.unwrap();
     assert_eq!(
@@ -208,7 +207,7 @@ async fn the_bulk_lane_is_stored() {
         report(2, binary),
         report(3, broken),
     ];
-    let ingested = store.ingest(batch("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
+    let ingested = store.ingest(arrival("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
     assert_eq!((ingested.through, &ingested.fresh), (Some(3), &reports));
 
     let log = store.log(&t, Stream::Stdout).await.unwrap();
@@ -235,7 +234,7 @@ async fn a_heartbeat_never_moves_the_time_of_the_last_report_back() {
     let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
-        let beat = store.ingest(batch("a", Lane::Facts, vec![]), at_ms).await.unwrap();
+        let beat = store.ingest(arrival("a", Lane::Facts, vec![]), at_ms).await.unwrap();
         assert_eq!((beat.through, beat.fresh), (None, vec![]));
         let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
         assert_eq!(state.last_heard_ms, Some(heard));

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stream, Verdict};
 
 use super::{
-    TestStore, attempt, batch, ended_body, log_chunk, metric_body, new_trial, report, trial,
+    TestStore, arrival, attempt, ended_body, log_chunk, metric_body, new_trial, report, trial,
     verdict,
 };
 use crate::store::{self, Error, Store};
@@ -14,7 +14,7 @@ use crate::store::{self, Error, Store};
 async fn bed_with_reports() -> TestStore {
     let bed = TestStore::with_trial().await;
     let reports = vec![report(0, metric_body(0, 0.5)), report(1, ended_body(0))];
-    bed.store.ingest(batch("a", Lane::Facts, reports), 1).await.unwrap();
+    bed.store.ingest(arrival("a", Lane::Facts, reports), 1).await.unwrap();
     // The last intermediate result is the final one, as for a trial that the assessor stopped.
     let ReportBody::Metric(last) = metric_body(0, 0.5) else { unreachable!() };
     bed.store
@@ -42,7 +42,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         let bed = TestStore::with_trial().await;
         let send = |reports: Vec<_>| async {
             if !reports.is_empty() {
-                bed.store.ingest(batch("a1", Lane::Facts, reports), 1).await.unwrap();
+                bed.store.ingest(arrival("a1", Lane::Facts, reports), 1).await.unwrap();
             }
         };
         send(before).await;
@@ -156,7 +156,7 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
     ];
     for (seq, (chunk, fits)) in (0..).zip(table) {
         let text = format!("{chunk:?}");
-        let stored = bed.store.ingest(batch("a1", Lane::Bulk, vec![report(seq, chunk)]), 1).await;
+        let stored = bed.store.ingest(arrival("a1", Lane::Bulk, vec![report(seq, chunk)]), 1).await;
         match stored {
             Ok(_) => assert!(fits, "{text}"),
             Err(error) => {
