@@ -20,7 +20,7 @@ mod nni_profile;
 mod notifications;
 mod query;
 mod readers;
-mod reports;
+mod report_records;
 mod rows;
 mod schema;
 mod sessions;
@@ -28,7 +28,7 @@ mod sessions;
 pub(crate) mod simulated_disk;
 #[cfg(test)]
 mod tests;
-mod trials;
+mod trial_records;
 mod upkeep;
 mod writer;
 
@@ -133,17 +133,17 @@ impl Store {
 
     /// Stores the experiment of this database.
     pub async fn create_experiment(&self, row: ExperimentRow) -> Result<(), Error> {
-        self.database.write(move |c| trials::create_experiment(c, &row)).await
+        self.database.write(move |c| trial_records::create_experiment(c, &row)).await
     }
 
     /// Returns the experiment of this database. `None` if the database is new.
     pub async fn experiment(&self) -> Result<Option<ExperimentRow>, Error> {
-        self.database.read(trials::experiment).await
+        self.database.read(trial_records::experiment).await
     }
 
     /// Replaces the experiment's checked file after a change of its limits.
     pub async fn set_canonical(&self, canonical: serde_json::Value) -> Result<(), Error> {
-        self.database.write(move |c| trials::set_canonical(c, &canonical)).await
+        self.database.write(move |c| trial_records::set_canonical(c, &canonical)).await
     }
 
     /// Replaces the checked file of an experiment that continues under other limits. `reopened_elapsed_ms` is the running
@@ -155,9 +155,9 @@ impl Store {
     ) -> Result<(), Error> {
         self.database
             .write(move |c| {
-                trials::set_canonical(c, &canonical)?;
+                trial_records::set_canonical(c, &canonical)?;
                 reopened_elapsed_ms.map_or(Ok(()), |elapsed_ms| {
-                    trials::set_experiment_state(c, "RUNNING", elapsed_ms, None)
+                    trial_records::set_experiment_state(c, "RUNNING", elapsed_ms, None)
                 })
             })
             .await
@@ -165,12 +165,12 @@ impl Store {
 
     /// Stores imported results, all or none.
     pub async fn insert_imported(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
-        self.database.write(move |c| trials::insert_imported(c, &rows, at_ms)).await
+        self.database.write(move |c| trial_records::insert_imported(c, &rows, at_ms)).await
     }
 
     /// Returns all imported results, in the order of their import.
     pub async fn imported_rows(&self) -> Result<Vec<ImportedRow>, Error> {
-        self.database.read(trials::imported_rows).await
+        self.database.read(trial_records::imported_rows).await
     }
 
     /// Stores the experiment's state and its running time, and a notification: both or neither. `DONE`, `STOPPED`
@@ -182,11 +182,11 @@ impl Store {
         at_ms: i64,
         new: Option<NewNotification>,
     ) -> Result<(), Error> {
-        let ended_at_ms = trials::is_end_state(state).then_some(at_ms);
+        let ended_at_ms = trial_records::is_end_state(state).then_some(at_ms);
         let state = state.to_owned();
         self.database
             .write(move |c| {
-                trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)?;
+                trial_records::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)?;
                 new.iter().try_for_each(|new| notifications::insert(c, new))
             })
             .await
@@ -201,7 +201,7 @@ impl Store {
     ) -> Result<(), Error> {
         self.database
             .write(move |c| {
-                trials::set_trouble(c, trouble.as_deref())?;
+                trial_records::set_trouble(c, trouble.as_deref())?;
                 new.iter().try_for_each(|new| notifications::insert(c, new))
             })
             .await
@@ -210,7 +210,7 @@ impl Store {
     /// Stores new trials in state WAITING, before they are submitted: all or none.
     pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
         self.database
-            .write(move |c| new.iter().try_for_each(|new| trials::insert_trial(c, new)))
+            .write(move |c| new.iter().try_for_each(|new| trial_records::insert_trial(c, new)))
             .await
     }
 
@@ -219,8 +219,8 @@ impl Store {
         let id = id.clone();
         self.database
             .write(move |c| {
-                trials::change_trial(c, &id, &change)?;
-                trials::count_retry(c, &id)
+                trial_records::change_trial(c, &id, &change)?;
+                trial_records::count_retry(c, &id)
             })
             .await
     }
@@ -232,7 +232,9 @@ impl Store {
     ) -> Result<(), Error> {
         self.database
             .write(move |c| {
-                changes.iter().try_for_each(|(id, change)| trials::change_trial(c, id, change))
+                changes
+                    .iter()
+                    .try_for_each(|(id, change)| trial_records::change_trial(c, id, change))
             })
             .await
     }
@@ -248,7 +250,7 @@ impl Store {
             .write(move |c| {
                 intents
                     .iter()
-                    .try_for_each(|(id, intent)| trials::set_intent(c, id, *intent, at_ms))
+                    .try_for_each(|(id, intent)| trial_records::set_intent(c, id, *intent, at_ms))
             })
             .await
     }
@@ -263,7 +265,7 @@ impl Store {
     ) -> Result<(), Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
         self.database
-            .write(move |c| reports::insert_derived_metric(c, &id, &attempt, &metric, at_ms))
+            .write(move |c| report_records::insert_derived_metric(c, &id, &attempt, &metric, at_ms))
             .await
     }
 
@@ -277,31 +279,31 @@ impl Store {
     ) -> Result<(), Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
         self.database
-            .write(move |c| reports::insert_verdict(c, &id, &attempt, &verdict, at_ms))
+            .write(move |c| report_records::insert_verdict(c, &id, &attempt, &verdict, at_ms))
             .await
     }
 
     /// Returns all trials, ordered by sequence.
     pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
-        self.database.read(trials::trials).await
+        self.database.read(trial_records::trials).await
     }
 
     /// Returns the trial with this id, if it exists.
     pub async fn trial(&self, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
         let id = id.clone();
-        self.database.read(move |c| trials::trial(c, &id)).await
+        self.database.read(move |c| trial_records::trial(c, &id)).await
     }
 
     /// Returns a trial's timeline, oldest event first.
     pub async fn events(&self, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
         let id = id.clone();
-        self.database.read(move |c| trials::events(c, &id)).await
+        self.database.read(move |c| trial_records::events(c, &id)).await
     }
 
     /// Returns a trial's metrics: attempts in the order of their first report, and each attempt's metrics by seq.
     pub async fn metrics(&self, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
         let id = id.clone();
-        self.database.read(move |c| reports::metrics(c, &id)).await
+        self.database.read(move |c| report_records::metrics(c, &id)).await
     }
 
     /// Returns the final records of these attempts, in the order of the arguments.
@@ -312,14 +314,15 @@ impl Store {
         self.database
             .read(move |c| {
                 let words = attempts.iter().map(|(id, attempt)| {
-                    let ended = reports::attempt_state(c, id, attempt)?.ended;
-                    let verdict = if ended { reports::verdict(c, id, attempt)? } else { None };
-                    let started_at_ms = reports::started_at(c, id, attempt)?;
+                    let ended = report_records::attempt_state(c, id, attempt)?.ended;
+                    let verdict =
+                        if ended { report_records::verdict(c, id, attempt)? } else { None };
+                    let started_at_ms = report_records::started_at(c, id, attempt)?;
                     Ok(FinalRecords {
                         ended,
                         started_at_ms,
                         verdict,
-                        metrics: reports::metrics(c, id)?,
+                        metrics: report_records::metrics(c, id)?,
                     })
                 });
                 words.collect()
@@ -330,13 +333,13 @@ impl Store {
     /// Returns all reports of a trial's agents on one lane as they arrived, except log chunks.
     pub async fn reports(&self, id: &TrialJobId, lane: Lane) -> Result<Vec<ReportRow>, Error> {
         let id = id.clone();
-        self.database.read(move |c| reports::reports(c, &id, lane)).await
+        self.database.read(move |c| report_records::reports(c, &id, lane)).await
     }
 
     /// Returns a trial's output on one stream, as far as it has been delivered.
     pub async fn log(&self, id: &TrialJobId, stream: Stream) -> Result<Vec<LogChunkRow>, Error> {
         let id = id.clone();
-        self.database.read(move |c| reports::log(c, &id, stream)).await
+        self.database.read(move |c| report_records::log(c, &id, stream)).await
     }
 
     /// Returns the end of an attempt's output on one stream, in bytes, as far as it has been delivered.
@@ -347,7 +350,7 @@ impl Store {
         stream: Stream,
     ) -> Result<u64, Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.read(move |c| reports::log_end(c, &id, &attempt, stream)).await
+        self.database.read(move |c| report_records::log_end(c, &id, &attempt, stream)).await
     }
 
     /// Returns the state of an attempt's reports. Every field is empty if no report of the attempt has arrived.
@@ -357,7 +360,7 @@ impl Store {
         attempt: &AttemptId,
     ) -> Result<AttemptState, Error> {
         let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.read(move |c| reports::attempt_state(c, &id, &attempt)).await
+        self.database.read(move |c| report_records::attempt_state(c, &id, &attempt)).await
     }
 
     /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
@@ -365,7 +368,7 @@ impl Store {
     pub async fn ingest(&self, arrival: Arc<Arrival>, now_ms: i64) -> Result<IngestOutcome, Error> {
         let work = {
             let arrival = Arc::clone(&arrival);
-            move |c: &Connection| reports::ingest(c, &arrival, now_ms)
+            move |c: &Connection| report_records::ingest(c, &arrival, now_ms)
         };
         let weight = 1 + arrival.batch.reports.len();
         let written = self.database.try_write(weight, work).await?;

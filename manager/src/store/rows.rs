@@ -7,7 +7,7 @@ use trial_protocol::{
     Verdict,
 };
 
-use super::reports;
+use super::report_records;
 use crate::job_state::JobState;
 
 /// The experiment of a database.
@@ -172,7 +172,7 @@ impl ReportRow {
     /// Returns whether the report is a verdict or a metric of the manager, not of an agent.
     pub fn is_own(&self) -> bool {
         self.lane == Lane::Facts
-            && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::OWN_VERDICT_SEQ)
+            && i64::try_from(self.seq).is_ok_and(|seq| seq >= report_records::OWN_VERDICT_SEQ)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, gap, reports, trials};
+use super::{Error, gap, report_records, trial_records};
 
 /// The problem that is reported for a database without an experiment.
 const NO_EXPERIMENT: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
@@ -82,7 +82,7 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     let more = format!(
         "SELECT count(*) FROM attempt a WHERE coalesce(a.facts_through, -1) < (SELECT coalesce(max(seq), -1) \
          FROM report WHERE attempt = a.key AND lane = 0 AND seq < {})",
-        reports::OWN_VERDICT_SEQ
+        report_records::OWN_VERDICT_SEQ
     );
     for (broken, query) in [
         ("rows refer to missing rows", "SELECT count(*) FROM pragma_foreign_key_check"),
@@ -106,13 +106,16 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     }
     problems.extend(list_losses(c)?);
     // The experiment is recorded before any trial.
-    if matches!(trials::experiment(c), Ok(None))
-        && trials::trials(c).is_ok_and(|all| all.is_empty())
+    if matches!(trial_records::experiment(c), Ok(None))
+        && trial_records::trials(c).is_ok_and(|all| all.is_empty())
     {
         problems.push(NO_EXPERIMENT.to_owned());
     }
-    let unreadable =
-        [trials::experiment(c).err(), trials::trials(c).err(), reports::check_metrics(c).err()];
+    let unreadable = [
+        trial_records::experiment(c).err(),
+        trial_records::trials(c).err(),
+        report_records::check_metrics(c).err(),
+    ];
     problems.extend(unreadable.into_iter().flatten().map(|error| error.to_string()));
     Ok(problems)
 }

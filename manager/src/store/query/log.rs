@@ -6,7 +6,7 @@ use trial_protocol::{Stream, TrialJobId};
 use super::super::database::Database;
 use super::super::error::Error;
 use super::super::readers::{read_unsigned, to_storable};
-use super::super::reports::stream_word;
+use super::super::report_records::stream_word;
 
 use super::{AttemptRow, ReportSources, attempts, trial_key};
 

@@ -8,7 +8,7 @@ use trial_protocol::{
 };
 
 use super::*;
-use crate::store::reports::{DELETE_MIDDLE_CHUNKS, SELECT_SENDER};
+use crate::store::report_records::{DELETE_MIDDLE_CHUNKS, SELECT_SENDER};
 use crate::store::schema::{MIGRATIONS, compile_once, migrate};
 use crate::store::{NewTrial, Store, TrialChange};
 

@@ -14,7 +14,7 @@ use super::gap::{self, Gap};
 use super::readers::{
     parse_column, parse_json_column, read_optional_unsigned, read_unsigned, to_storable,
 };
-use super::trials::{append_event, trial_key};
+use super::trial_records::{append_event, trial_key};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
