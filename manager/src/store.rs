@@ -14,6 +14,7 @@
 mod attempt_records;
 mod database;
 mod error;
+mod experiment_records;
 mod file_identity;
 mod gap;
 mod nni_profile;
@@ -41,6 +42,7 @@ use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 pub use attempt_records::{AttemptCodes, AttemptPart, AttemptRecords, CodeRow, ServicePart};
 pub use database::Database;
 pub use error::{Error, FailureKind};
+pub use experiment_records::ExperimentRecords;
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow, Outbox};
 pub use query::{
@@ -61,6 +63,7 @@ pub struct Store {
     database: Database,
     queries: Queries,
     logs: LogQueries,
+    experiment: ExperimentRecords,
     attempt_records: AttemptRecords,
     outbox: Outbox,
     sessions: SessionStore,
@@ -82,6 +85,7 @@ impl Store {
         Self {
             queries: Queries::new(database.clone()),
             logs: LogQueries::new(database.clone()),
+            experiment: ExperimentRecords::new(database.clone()),
             attempt_records: AttemptRecords::new(database.clone()),
             outbox: Outbox::new(database.clone()),
             sessions: SessionStore::new(database.clone()),
@@ -116,6 +120,11 @@ impl Store {
         &self.logs
     }
 
+    /// Returns the records of the experiment.
+    pub fn experiment(&self) -> &ExperimentRecords {
+        &self.experiment
+    }
+
     /// Returns the manager's own records about attempts.
     pub fn attempt_records(&self) -> &AttemptRecords {
         &self.attempt_records
@@ -129,82 +138,6 @@ impl Store {
     /// Returns the browsers' sessions.
     pub fn sessions(&self) -> &SessionStore {
         &self.sessions
-    }
-
-    /// Stores the experiment of this database.
-    pub async fn create_experiment(&self, row: ExperimentRow) -> Result<(), Error> {
-        self.database.write(move |c| trial_records::create_experiment(c, &row)).await
-    }
-
-    /// Returns the experiment of this database. `None` if the database is new.
-    pub async fn experiment(&self) -> Result<Option<ExperimentRow>, Error> {
-        self.database.read(trial_records::experiment).await
-    }
-
-    /// Replaces the experiment's checked file after a change of its limits.
-    pub async fn set_canonical(&self, canonical: serde_json::Value) -> Result<(), Error> {
-        self.database.write(move |c| trial_records::set_canonical(c, &canonical)).await
-    }
-
-    /// Replaces the checked file of an experiment that continues under other limits. `reopened_elapsed_ms` is the running
-    /// time of an experiment that was done and runs again. Both changes are made, or neither.
-    pub async fn continue_experiment(
-        &self,
-        canonical: serde_json::Value,
-        reopened_elapsed_ms: Option<u64>,
-    ) -> Result<(), Error> {
-        self.database
-            .write(move |c| {
-                trial_records::set_canonical(c, &canonical)?;
-                reopened_elapsed_ms.map_or(Ok(()), |elapsed_ms| {
-                    trial_records::set_experiment_state(c, "RUNNING", elapsed_ms, None)
-                })
-            })
-            .await
-    }
-
-    /// Stores imported results, all or none.
-    pub async fn insert_imported(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
-        self.database.write(move |c| trial_records::insert_imported(c, &rows, at_ms)).await
-    }
-
-    /// Returns all imported results, in the order of their import.
-    pub async fn imported_rows(&self) -> Result<Vec<ImportedRow>, Error> {
-        self.database.read(trial_records::imported_rows).await
-    }
-
-    /// Stores the experiment's state and its running time, and a notification: both or neither. `DONE`, `STOPPED`
-    /// and `ERROR`, NNI's names for an end, set the end time to `at_ms`; any other state clears it.
-    pub async fn set_experiment_state(
-        &self,
-        state: &str,
-        elapsed_ms: u64,
-        at_ms: i64,
-        new: Option<NewNotification>,
-    ) -> Result<(), Error> {
-        let ended_at_ms = trial_records::is_end_state(state).then_some(at_ms);
-        let state = state.to_owned();
-        self.database
-            .write(move |c| {
-                trial_records::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)?;
-                new.iter().try_for_each(|new| notifications::insert(c, new))
-            })
-            .await
-    }
-
-    /// Stores the problem of an external tuner or assessor together with its notification: both or neither. `None`
-    /// clears the problem.
-    pub async fn set_trouble(
-        &self,
-        trouble: Option<String>,
-        new: Option<NewNotification>,
-    ) -> Result<(), Error> {
-        self.database
-            .write(move |c| {
-                trial_records::set_trouble(c, trouble.as_deref())?;
-                new.iter().try_for_each(|new| notifications::insert(c, new))
-            })
-            .await
     }
 
     /// Stores new trials in state WAITING, before they are submitted: all or none.

@@ -169,7 +169,7 @@ async fn not_supported(_: User) -> Response {
 }
 
 async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = shared.state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let errors: Vec<String> =
         shared.state.store.database().write_error().iter().map(ToString::to_string).collect();
     Ok(Json(json!({"status": row.state, "errors": errors})))
@@ -177,7 +177,7 @@ async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Nn
 
 async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let state = &shared.state;
-    let row = state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let snapshot = state.trial_cache.refresh().await?;
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let seconds = running.map_or(row.elapsed_ms / 1000, |elapsed| elapsed.as_secs());
@@ -256,7 +256,7 @@ async fn import(
 
 /// Returns the imported results. NNI returns a text for each import, TrialKeeper one text for all.
 async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
-    let rows = shared.state.store.imported_rows().await?.into_iter();
+    let rows = shared.state.store.experiment().imported_rows().await?.into_iter();
     let list: Vec<Value> =
         rows.map(|row| json!({"parameter": row.parameters, "value": row.value})).collect();
     Ok(Json(if list.is_empty() { json!([]) } else { json!([json!(list).to_string()]) }))
@@ -267,7 +267,7 @@ async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Resu
 }
 
 async fn experiment_metadata(shared: &Shared) -> Result<Value, Error> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = shared.state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let end = row.ended_at_ms.map_or_else(|| json!("N/A"), |at| json!(at));
     Ok(json!({
         "id": row.id,

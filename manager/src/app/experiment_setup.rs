@@ -56,7 +56,7 @@ pub(super) struct RecordChange {
 impl RecordChange {
     /// Makes the change, completely or not at all.
     pub(super) async fn write(self, store: &Store) -> Result<(), Error> {
-        Ok(store.continue_experiment(self.canonical, self.reopened_elapsed_ms).await?)
+        Ok(store.experiment().set_canonical(self.canonical, self.reopened_elapsed_ms).await?)
     }
 }
 
@@ -118,7 +118,7 @@ impl OpenedExperiment {
         }
         protect_folder(dir.path());
         let store = open_store(id, dir).await?;
-        let Some(row) = store.experiment().await? else {
+        let Some(row) = store.experiment().row().await? else {
             store.close().await;
             if dir.secret().exists() {
                 return Err(lost());
@@ -243,7 +243,7 @@ async fn record(
         elapsed_ms: 0,
         trouble: None,
     };
-    store.create_experiment(row).await?;
+    store.experiment().create(row).await?;
     Ok((spec, seed))
 }
 

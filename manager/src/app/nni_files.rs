@@ -59,7 +59,7 @@ impl NniFiles {
         let mut commits = store.database().watch_commits();
         let mut written = None;
         loop {
-            if let Ok(Some(row)) = store.experiment().await {
+            if let Ok(Some(row)) = store.experiment().row().await {
                 let shown = (row.state.clone(), row.ended_at_ms, row.canonical.to_string());
                 if written.as_ref() != Some(&shown) {
                     self.write(&row).await;

@@ -51,7 +51,7 @@ pub(super) async fn stored_api_state(
     stop: CancellationToken,
 ) -> Result<api::ApiState, Error> {
     let store = Store::open_to_read(&dir.database())?;
-    let row = store.experiment().await?.ok_or_else(|| Error::NoSuchExperiment {
+    let row = store.experiment().row().await?.ok_or_else(|| Error::NoSuchExperiment {
         id: id.clone(),
         data_dir: dir.path().parent().unwrap_or(dir.path()).to_owned(),
     })?;

@@ -46,7 +46,7 @@ async fn stored_experiment(
     }
     let store = open_store(id, dir).await?;
     // The number of open trials is only for a note. Damaged trials must not prevent the cleaning.
-    let (row, trials) = (store.experiment().await?, store.trials().await.unwrap_or_default());
+    let (row, trials) = (store.experiment().row().await?, store.trials().await.unwrap_or_default());
     store.close().await;
     let open_trials = trials.iter().filter(|trial| !trial.state.is_final()).count();
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;

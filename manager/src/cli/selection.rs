@@ -229,7 +229,7 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
         // Opening a named pipe would block.
         if database.is_file() {
             let row = match Store::open_to_read(&database) {
-                Ok(store) => store.experiment().await,
+                Ok(store) => store.experiment().row().await,
                 Err(error) => Err(error),
             };
             found.push(StoredExperiment { id, row });

@@ -170,7 +170,7 @@ impl ExperimentTask {
         if !is_new || self.spec.initial_trials.is_empty() {
             return Ok(());
         }
-        let seed = self.recorder.store().experiment().await?.map_or(0, |row| row.seed);
+        let seed = self.recorder.store().experiment().row().await?.map_or(0, |row| row.seed);
         let points = new_trials::initial_points(&self.spec, seed).into_iter();
         let points = points.map(|parameters| (self.launcher.new_trial_id(), parameters)).collect();
         let effects = self.state.apply_change(UserChange::AddTrials(points), self.elapsed());

@@ -151,7 +151,7 @@ mod tests {
     async fn an_end_is_recorded_with_its_notification_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
-        let ended = |id| store.set_experiment_state("DONE", 1, 2, Some(new(id, &["command"])));
+        let ended = |id| store.experiment().set_state("DONE", 1, 2, Some(new(id, &["command"])));
         ended("early").await.unwrap_err();
         assert_eq!(
             store.outbox().pending("command").await.unwrap(),
@@ -168,9 +168,9 @@ mod tests {
             elapsed_ms: 0,
             trouble: None,
         };
-        store.create_experiment(row).await.unwrap();
+        store.experiment().create(row).await.unwrap();
         ended("end").await.unwrap();
-        assert_eq!(store.experiment().await.unwrap().unwrap().ended_at_ms, Some(2));
+        assert_eq!(store.experiment().row().await.unwrap().unwrap().ended_at_ms, Some(2));
         assert_eq!(store.outbox().pending("command").await.unwrap()[0].id, "end");
     }
 

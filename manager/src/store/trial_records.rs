@@ -1,14 +1,14 @@
-//! SQL of the experiment, its trials and their timelines.
+//! SQL of trials and their timelines.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
-use trial_protocol::{AttemptId, ExperimentId, StopReason, TrialJobId};
+use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
 use super::readers::{
     parse_column, parse_json_column, parse_optional_column, read_optional_unsigned, read_unsigned,
     to_storable,
 };
-use super::{Error, ExperimentRow, ImportedRow, NewTrial, TrialChange, TrialEventRow, TrialRow};
+use super::{Error, NewTrial, TrialChange, TrialEventRow, TrialRow};
 use crate::job_state::JobState;
 
 pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
@@ -17,96 +17,6 @@ pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, 
 /// The maximum duration that is accepted, in milliseconds. No real trial runs that long, and adding it to a time
 /// cannot overflow.
 const MAX_DURATION_MS: i64 = 1 << 53;
-
-pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
-    if let Some(there) = experiment(c)? {
-        return Err(Error::Exists(format!("experiment {}", there.id)));
-    }
-    c.prepare_cached(
-        "INSERT INTO experiment (id, canonical, seed, state, created_at_ms, ended_at_ms, elapsed_ms) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )?
-    .execute(params![
-        row.id.as_str(),
-        row.canonical.to_string(),
-        row.seed.cast_signed(),
-        row.state,
-        row.created_at_ms,
-        row.ended_at_ms,
-        to_storable("elapsed time", row.elapsed_ms)?,
-    ])?;
-    Ok(())
-}
-
-pub(super) fn experiment(c: &Connection) -> Result<Option<ExperimentRow>, Error> {
-    let mut statement = c.prepare_cached("SELECT * FROM experiment")?;
-    let mut rows = statement.query([])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some(ExperimentRow {
-        id: parse_column(row, "id", ExperimentId::new)?,
-        canonical: parse_json_column(row, "canonical")?,
-        seed: row.get::<_, i64>("seed")?.cast_unsigned(),
-        state: row.get("state")?,
-        created_at_ms: row.get("created_at_ms")?,
-        ended_at_ms: row.get("ended_at_ms")?,
-        elapsed_ms: read_unsigned(row, "elapsed_ms")?,
-        trouble: row.get("trouble")?,
-    }))
-}
-
-pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Error> {
-    let changed = c
-        .prepare_cached("UPDATE experiment SET canonical = ?")?
-        .execute([canonical.to_string()])?;
-    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
-}
-
-/// Returns whether the state is one of NNI's names for an end.
-pub(super) fn is_end_state(state: &str) -> bool {
-    matches!(state, "DONE" | "STOPPED" | "ERROR")
-}
-
-pub(super) fn insert_imported(
-    c: &Connection,
-    rows: &[ImportedRow],
-    at_ms: i64,
-) -> Result<(), Error> {
-    let mut statement =
-        c.prepare_cached("INSERT INTO imported (parameters, value, at_ms) VALUES (?, ?, ?)")?;
-    for row in rows {
-        statement.execute(params![row.parameters.to_string(), row.value.to_string(), at_ms])?;
-    }
-    Ok(())
-}
-
-pub(super) fn imported_rows(c: &Connection) -> Result<Vec<ImportedRow>, Error> {
-    let mut statement = c.prepare_cached("SELECT parameters, value FROM imported ORDER BY key")?;
-    let read = |row: &Row<'_>| {
-        Ok(ImportedRow {
-            parameters: parse_json_column(row, "parameters")?,
-            value: parse_json_column(row, "value")?,
-        })
-    };
-    statement.query_and_then([], read)?.collect()
-}
-
-pub(super) fn set_experiment_state(
-    c: &Connection,
-    state: &str,
-    elapsed_ms: u64,
-    ended_at_ms: Option<i64>,
-) -> Result<(), Error> {
-    let changed = c
-        .prepare_cached("UPDATE experiment SET state = ?, elapsed_ms = ?, ended_at_ms = ?")?
-        .execute(params![state, to_storable("elapsed time", elapsed_ms)?, ended_at_ms])?;
-    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
-}
-
-pub(super) fn set_trouble(c: &Connection, trouble: Option<&str>) -> Result<(), Error> {
-    let changed =
-        c.prepare_cached("UPDATE experiment SET trouble = ?")?.execute(params![trouble])?;
-    if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
-}
 
 pub(super) fn insert_trial(c: &Connection, new: &NewTrial) -> Result<(), Error> {
     let sequence = to_storable("trial sequence", new.sequence)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, gap, report_records, trial_records};
+use super::{Error, experiment_records, gap, report_records, trial_records};
 
 /// The problem that is reported for a database without an experiment.
 const NO_EXPERIMENT: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
@@ -106,13 +106,13 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     }
     problems.extend(list_losses(c)?);
     // The experiment is recorded before any trial.
-    if matches!(trial_records::experiment(c), Ok(None))
+    if matches!(experiment_records::select_experiment(c), Ok(None))
         && trial_records::trials(c).is_ok_and(|all| all.is_empty())
     {
         problems.push(NO_EXPERIMENT.to_owned());
     }
     let unreadable = [
-        trial_records::experiment(c).err(),
+        experiment_records::select_experiment(c).err(),
         trial_records::trials(c).err(),
         report_records::check_metrics(c).err(),
     ];

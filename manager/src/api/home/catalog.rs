@@ -184,7 +184,7 @@ impl Catalog {
             }
             let database = ExperimentDir::new(&self.data_dir, &id).database();
             let store = Store::open_to_read(&database).map_err(|error| chain(&error))?;
-            let row = store.experiment().await.map_err(|error| chain(&error))?;
+            let row = store.experiment().row().await.map_err(|error| chain(&error))?;
             let row = row.ok_or("the experiment is not stored yet")?;
             let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
             let lives = row.ended_at_ms.is_none() && store.database().has_writer() == Some(true);
@@ -206,7 +206,7 @@ async fn summary(
     trial_cache: &TrialCache,
     now_ms: i64,
 ) -> Result<ExperimentSummary, String> {
-    let row = store.experiment().await.map_err(|error| chain(&error))?;
+    let row = store.experiment().row().await.map_err(|error| chain(&error))?;
     let row = row.ok_or("the experiment is not stored yet")?;
     let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
     let snapshot = trial_cache.refresh().await.map_err(|error| chain(&error))?;

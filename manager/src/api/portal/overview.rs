@@ -332,7 +332,7 @@ pub(super) async fn configuration(
     viewer: Viewer,
     State(shared): State<Shared>,
 ) -> Result<Response, PageRefusal> {
-    let row = shared.state.store.experiment().await?;
+    let row = shared.state.store.experiment().row().await?;
     let row = row.ok_or(super::super::Error::NotFound)?;
     let safe = view::redact_secrets(&row.canonical);
     let text = display::outline(&safe);

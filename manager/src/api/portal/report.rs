@@ -70,7 +70,7 @@ pub(super) async fn report(
 ) -> Result<Response, PageRefusal> {
     let snapshot = shared.state.trial_cache.refresh().await?;
     let view = present_view(&shared, &snapshot).await?;
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = shared.state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let configuration = view::redact_secrets(&row.canonical);
     let configuration = display::outline(&configuration);
     let maximize = view.optimize_mode == Direction::Maximize.as_str();

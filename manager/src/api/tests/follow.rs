@@ -55,7 +55,7 @@ async fn a_stream_sends_changes_and_resumes_without_a_gap() {
     let (event, _, sent) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), &sent["counts"]["FAILED"]), ("experiment", &json!(1)));
     // When the manager stops, the stream sends the last change, and then its end.
-    bed.state.store.set_experiment_state("DONE", 9, 9, None).await.unwrap();
+    bed.state.store.experiment().set_state("DONE", 9, 9, None).await.unwrap();
     bed.state.closing.cancel();
     let (event, _, sent) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), &sent["state"]), ("experiment", &json!("DONE")));

@@ -51,7 +51,7 @@ impl Bed {
             elapsed_ms: 0,
             trouble: None,
         };
-        bed.state.store.create_experiment(row).await.unwrap();
+        bed.state.store.experiment().create(row).await.unwrap();
         let started = Started {
             command: vec!["sh".to_owned(), "-c".to_owned(), "true".to_owned()],
             pid: Some(1),

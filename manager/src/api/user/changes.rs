@@ -78,7 +78,7 @@ impl Change {
 
 /// Returns the reason why an experiment without a manager accepts no change.
 async fn not_running_reason(shared: &Shared) -> CommandError {
-    match shared.state.store.experiment().await {
+    match shared.state.store.experiment().row().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
             CommandError::NoMoreTrials(ExperimentState::Done)
         }

@@ -28,7 +28,7 @@ pub(in crate::api) async fn present_view(
     snapshot: &Snapshot,
 ) -> Result<ExperimentView, Error> {
     let state = &shared.state;
-    let row = state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let spec = config::from_canonical(&row.canonical)
         .map_err(|error| Error::Unwritable(error.to_string()))?;
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
@@ -80,7 +80,7 @@ pub(super) async fn configuration(
     _: User,
     State(shared): State<Shared>,
 ) -> Result<Json<Value>, Error> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = shared.state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     Ok(Json(view::redact_secrets(&row.canonical)))
 }
 
@@ -161,7 +161,7 @@ pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, 
 
 /// Returns the search space. `None` if it has a form of the tuner's own.
 pub(in crate::api) async fn search_space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = shared.state.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
     Ok(space.and_then(Result::ok))
 }

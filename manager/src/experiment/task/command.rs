@@ -118,7 +118,7 @@ impl CommandHandler<'_> {
                 "trial {trial} already exists; send the request again"
             )));
         }
-        let Some(row) = self.recorder.store().experiment().await? else {
+        let Some(row) = self.recorder.store().experiment().row().await? else {
             return Err(CommandError::NotRunning);
         };
         let number = self.state.next_sequence();
@@ -161,7 +161,7 @@ impl CommandHandler<'_> {
             return Err(CommandError::InvalidValue(why));
         }
         let canonical = limits.apply_to(self.spec.canonical.clone());
-        self.recorder.store().set_canonical(canonical.clone()).await?;
+        self.recorder.store().experiment().set_canonical(canonical.clone(), None).await?;
         let spec = &mut *self.spec;
         spec.canonical = canonical;
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
@@ -185,14 +185,14 @@ impl CommandHandler<'_> {
             .map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =
-            self.recorder.store().imported_rows().await?.iter().map(text).collect();
+            self.recorder.store().experiment().imported_rows().await?.iter().map(text).collect();
         let rows = given.into_iter().map(|sample| ImportedRow {
             parameters: Value::Object(sample.parameters),
             value: sample.value.as_json().clone(),
         });
         let fresh: Vec<ImportedRow> = rows.filter(|row| known.insert(text(row))).collect();
         let now = self.recorder.now_ms();
-        self.recorder.store().insert_imported(fresh.clone(), now).await?;
+        self.recorder.store().experiment().insert_imported(fresh.clone(), now).await?;
         let count = fresh.len();
         self.advisers.import(prepare::stored_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
@@ -212,7 +212,7 @@ impl CommandHandler<'_> {
         // Checks the settings that depend on the space again: the command's parameters and the tuner's arguments.
         let spec = config::from_canonical(&canonical);
         let spec = spec.map_err(|error| CommandError::InvalidValue(error.problem))?;
-        let Some(row) = self.recorder.store().experiment().await? else {
+        let Some(row) = self.recorder.store().experiment().row().await? else {
             return Err(CommandError::NotRunning);
         };
         let native = match &spec.tuner {
@@ -224,7 +224,9 @@ impl CommandHandler<'_> {
         let mut native = native.map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let mut open = Vec::new();
         if let Some(tuner) = &mut native {
-            tuner.import(&prepare::stored_samples(self.recorder.store().imported_rows().await?));
+            tuner.import(&prepare::stored_samples(
+                self.recorder.store().experiment().imported_rows().await?,
+            ));
             for row in self.recorder.store().trials().await? {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();
@@ -246,7 +248,7 @@ impl CommandHandler<'_> {
             }
         }
         let stored = spec.canonical.clone();
-        self.recorder.store().set_canonical(stored).await?;
+        self.recorder.store().experiment().set_canonical(stored, None).await?;
         self.advisers.change_space(spec.search_space.as_json(), native);
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;

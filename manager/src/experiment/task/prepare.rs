@@ -38,7 +38,7 @@ use crate::util::ids;
 
 /// Builds the task from the store, for a new or an interrupted experiment.
 pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTask, store::Error> {
-    let stored = deps.store.experiment().await?;
+    let stored = deps.store.experiment().row().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
     let was_done = stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
     let has_external = deps.advisers.external.is_some();
@@ -46,7 +46,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
-    deps.advisers.import(stored_samples(deps.store.imported_rows().await?));
+    deps.advisers.import(stored_samples(deps.store.experiment().imported_rows().await?));
     let mut loaded = ResumedTrials::new(deps.lease);
     for row in rows {
         loaded.add(&mut deps, row).await?;
@@ -145,7 +145,7 @@ async fn current_trouble(
     if trouble.is_none() || has_external {
         return Ok(trouble);
     }
-    store.set_trouble(None, None).await?;
+    store.experiment().set_trouble(None, None).await?;
     Ok(None)
 }
 

@@ -237,7 +237,7 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let (store, word, now) = (&self.store, state.as_str(), self.clock.now_ms());
-        let write = || store.set_experiment_state(word, elapsed_ms, now, notification.clone());
+        let write = || store.experiment().set_state(word, elapsed_ms, now, notification.clone());
         self.inbox.retry_while_transient(write).await
     }
 
@@ -248,7 +248,7 @@ impl Recorder {
         notification: Option<NewNotification>,
     ) -> Result<(), store::Error> {
         let trouble = trouble.map(str::to_owned);
-        let write = || self.store.set_trouble(trouble.clone(), notification.clone());
+        let write = || self.store.experiment().set_trouble(trouble.clone(), notification.clone());
         self.inbox.retry_while_transient(write).await
     }
 

@@ -80,7 +80,7 @@ impl TestBed {
             elapsed_ms: 0,
             trouble: None,
         };
-        store.create_experiment(row).await.unwrap();
+        store.experiment().create(row).await.unwrap();
         Self::start(folder, store, FakeService::default(), numbers, assessor)
     }
 

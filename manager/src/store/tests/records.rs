@@ -40,11 +40,11 @@ fn change(state: JobState, at_ms: i64) -> TrialChange {
 async fn a_search_survives_a_restart_unchanged() {
     let bed = TestStore::new();
     let store = &bed.store;
-    assert_eq!(store.experiment().await.unwrap(), None);
-    store.create_experiment(experiment()).await.unwrap();
-    let again = store.create_experiment(experiment()).await.unwrap_err();
+    assert_eq!(store.experiment().row().await.unwrap(), None);
+    store.experiment().create(experiment()).await.unwrap();
+    let again = store.experiment().create(experiment()).await.unwrap_err();
     assert_eq!(again.to_string(), "experiment e already exists in the database");
-    store.set_experiment_state("STOPPED", 4000, 5000, None).await.unwrap();
+    store.experiment().set_state("STOPPED", 4000, 5000, None).await.unwrap();
 
     store.insert_trials(vec![new_trial("b", 1)]).await.unwrap();
     store.insert_trials(vec![new_trial("t", 0)]).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_search_survives_a_restart_unchanged() {
         trouble: None,
         ..experiment()
     };
-    assert_eq!(store.experiment().await.unwrap(), Some(expected));
+    assert_eq!(store.experiment().row().await.unwrap(), Some(expected));
     let trials = store.trials().await.unwrap();
     let order: Vec<_> = trials.iter().map(|row| (row.id.as_str(), row.state)).collect();
     assert_eq!(order, [("t", JobState::EarlyStopped), ("b", JobState::Waiting)]);
@@ -122,7 +122,7 @@ async fn a_new_attempt_clears_the_end_of_the_previous_one() {
 async fn errors_name_the_missing_row() {
     let bed = TestStore::new();
     let t = trial("t");
-    let nothing = bed.store.set_experiment_state("DONE", 0, 0, None).await.unwrap_err();
+    let nothing = bed.store.experiment().set_state("DONE", 0, 0, None).await.unwrap_err();
     assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
     assert_eq!(bed.store.trial(&t).await.unwrap(), None);
     let unknown = [
@@ -258,7 +258,7 @@ async fn the_agents_times_of_a_trial_take_precedence() {
     for (case, started_at_ms, duration_ms, expected) in table {
         let bed = TestStore::new();
         let store = &bed.store;
-        store.create_experiment(experiment()).await.unwrap();
+        store.experiment().create(experiment()).await.unwrap();
         store
             .insert_trials(vec![NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }])
             .await

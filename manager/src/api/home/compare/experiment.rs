@@ -41,7 +41,7 @@ pub(super) async fn read_column(
     let open = home.experiment(id).await?;
     let entry = entries.iter().find(|entry| entry.summary.id == id.as_str()).cloned();
     let entry = entry.ok_or(Error::NotFound)?;
-    let row = open.store.experiment().await?.ok_or(Error::NotFound)?;
+    let row = open.store.experiment().row().await?.ok_or(Error::NotFound)?;
     let snapshot = open.trial_cache.refresh().await?;
     let direction = parse_direction(&entry.summary.optimize_mode).unwrap_or(Direction::Maximize);
     let until_ms = entry.summary.ended_at_ms.unwrap_or_else(|| home.0.clock.now_ms());

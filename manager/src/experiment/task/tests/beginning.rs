@@ -74,7 +74,7 @@ async fn a_new_time_limit_is_stored_in_its_written_form() {
         let duration = Some(WrittenDuration::parse(&written).unwrap());
         let limits = NewLimits { duration, ..NewLimits::default() };
         bed.handle.command(Command::ChangeLimits(limits)).await.unwrap();
-        let canonical = bed.store.experiment().await.unwrap().unwrap().canonical;
+        let canonical = bed.store.experiment().row().await.unwrap().unwrap().canonical;
         assert_eq!(canonical["maxExperimentDuration"], written);
     }
 }

@@ -14,7 +14,7 @@ async fn the_reasons_of_many_stops_share_one_commit() {
     let before = bed.store.database().commits();
     bed.handle.stop();
     // The state of the search is recorded last.
-    while bed.store.experiment().await.unwrap().unwrap().state
+    while bed.store.experiment().row().await.unwrap().unwrap().state
         != ExperimentState::Stopping.to_string()
     {
         assert!(begun.elapsed() < STATE_TIMEOUT, "the search does not stop");
