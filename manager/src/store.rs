@@ -37,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, Lane, Stream, TrialJobId, Verdict};
 
 pub use attempt_records::{AttemptCodes, AttemptPart, AttemptRecords, CodeRow, ServicePart};
 pub use database::Database;
@@ -54,6 +54,7 @@ pub use rows::{
     MetricRow, NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow, TrialTimes,
 };
 pub use sessions::SessionStore;
+pub use trial_records::TrialRecords;
 pub use upkeep::{backup, check, is_blank};
 
 /// A handle of the store; cheap to clone. Dropping the last handle blocks until the queued writes are done and the
@@ -64,6 +65,7 @@ pub struct Store {
     queries: Queries,
     logs: LogQueries,
     experiment: ExperimentRecords,
+    trials: TrialRecords,
     attempt_records: AttemptRecords,
     outbox: Outbox,
     sessions: SessionStore,
@@ -86,6 +88,7 @@ impl Store {
             queries: Queries::new(database.clone()),
             logs: LogQueries::new(database.clone()),
             experiment: ExperimentRecords::new(database.clone()),
+            trials: TrialRecords::new(database.clone()),
             attempt_records: AttemptRecords::new(database.clone()),
             outbox: Outbox::new(database.clone()),
             sessions: SessionStore::new(database.clone()),
@@ -125,6 +128,11 @@ impl Store {
         &self.experiment
     }
 
+    /// Returns the records of the trials.
+    pub fn trials(&self) -> &TrialRecords {
+        &self.trials
+    }
+
     /// Returns the manager's own records about attempts.
     pub fn attempt_records(&self) -> &AttemptRecords {
         &self.attempt_records
@@ -138,54 +146,6 @@ impl Store {
     /// Returns the browsers' sessions.
     pub fn sessions(&self) -> &SessionStore {
         &self.sessions
-    }
-
-    /// Stores new trials in state WAITING, before they are submitted: all or none.
-    pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
-        self.database
-            .write(move |c| new.iter().try_for_each(|new| trial_records::insert_trial(c, new)))
-            .await
-    }
-
-    /// Stores a change and increments the trial's retry counter.
-    pub async fn retry_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
-        let id = id.clone();
-        self.database
-            .write(move |c| {
-                trial_records::change_trial(c, &id, &change)?;
-                trial_records::count_retry(c, &id)
-            })
-            .await
-    }
-
-    /// Stores changes of trials in their rows and in their timelines, all or none.
-    pub async fn change_trials(
-        &self,
-        changes: Vec<(TrialJobId, TrialChange)>,
-    ) -> Result<(), Error> {
-        self.database
-            .write(move |c| {
-                changes
-                    .iter()
-                    .try_for_each(|(id, change)| trial_records::change_trial(c, id, change))
-            })
-            .await
-    }
-
-    /// Stores the reason for which the manager is about to stop each trial, all or none. `None` clears the reason.
-    pub async fn set_intents(
-        &self,
-        intents: &[(TrialJobId, Option<StopReason>)],
-        at_ms: i64,
-    ) -> Result<(), Error> {
-        let intents = intents.to_vec();
-        self.database
-            .write(move |c| {
-                intents
-                    .iter()
-                    .try_for_each(|(id, intent)| trial_records::set_intent(c, id, *intent, at_ms))
-            })
-            .await
     }
 
     /// Stores a final result that the manager derived for an attempt, unless one is stored.
@@ -214,23 +174,6 @@ impl Store {
         self.database
             .write(move |c| report_records::insert_verdict(c, &id, &attempt, &verdict, at_ms))
             .await
-    }
-
-    /// Returns all trials, ordered by sequence.
-    pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
-        self.database.read(trial_records::trials).await
-    }
-
-    /// Returns the trial with this id, if it exists.
-    pub async fn trial(&self, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
-        let id = id.clone();
-        self.database.read(move |c| trial_records::trial(c, &id)).await
-    }
-
-    /// Returns a trial's timeline, oldest event first.
-    pub async fn events(&self, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
-        let id = id.clone();
-        self.database.read(move |c| trial_records::events(c, &id)).await
     }
 
     /// Returns a trial's metrics: attempts in the order of their first report, and each attempt's metrics by seq.

@@ -44,7 +44,7 @@ async fn create_store(folder: &Path, trials: u64) -> Store {
             attempt: AttemptId::new("a").unwrap(),
             created_at_ms: 0,
         };
-        store.insert_trials(vec![new]).await.unwrap();
+        store.trials().insert(vec![new]).await.unwrap();
     }
     store
 }

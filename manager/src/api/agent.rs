@@ -81,13 +81,13 @@ async fn can_report(state: &ApiState, holder: &Holder) -> Result<bool, store::Er
     if holder.experiment != *state.intake.experiment() {
         return Ok(false);
     }
-    match state.store.trial(&holder.trial).await? {
+    match state.store.trials().get(&holder.trial).await? {
         None => Ok(false),
         Some(row) if !row.state.is_final() => Ok(true),
         Some(_) => {
             // The time at which the manager recorded the end. The agent may have reported it much later, with the
             // time of another clock. The record may also contain later events.
-            let events = state.store.events(&holder.trial).await?;
+            let events = state.store.trials().events(&holder.trial).await?;
             let ended = events.iter().rev().take_while(|event| event.state.is_final()).last();
             let learnt = ended.map(|event| event.at_ms);
             let until = learnt.map(|at_ms| at_ms.saturating_add(TOKEN_GRACE_MS));

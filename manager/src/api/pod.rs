@@ -71,7 +71,7 @@ impl PendingRendezvous {
 async fn trial_of_token(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
     let holder = holder(state, headers).await?;
     holder.check_report_permission(state.intake.experiment(), &holder.trial)?;
-    let row = state.store.trial(&holder.trial).await?;
+    let row = state.store.trials().get(&holder.trial).await?;
     row.ok_or(Error::UnknownTrial(holder.trial))
 }
 

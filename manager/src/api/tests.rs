@@ -62,7 +62,7 @@ impl Bed {
                 attempt: AttemptId::new("a").unwrap(),
                 created_at_ms: 0,
             };
-            store.insert_trials(vec![new]).await.unwrap();
+            store.trials().insert(vec![new]).await.unwrap();
         }
         let (handle, events) = ExperimentHandle::new(64);
         let experiment = ExperimentId::new("e").unwrap();
@@ -121,7 +121,7 @@ impl Bed {
             reported: TrialTimes::default(),
         };
         let trial = TrialJobId::new(trial).unwrap();
-        self.state.store.change_trials(vec![(trial.clone(), change)]).await.unwrap();
+        self.state.store.trials().change(vec![(trial.clone(), change)]).await.unwrap();
     }
 
     async fn send(&self, request: Request<Body>) -> Response<Body> {

@@ -29,7 +29,7 @@ pub(super) async fn warn_if_older(store: &Store, dir: &ExperimentDir) -> Result<
 }
 
 async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
-    let trials = store.trials().await?;
+    let trials = store.trials().all().await?;
     let known: HashSet<&str> = trials.iter().map(|trial| trial.id.as_str()).collect();
     let mut behind = StoreBehindAgents::default();
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {

@@ -271,7 +271,7 @@ async fn decide_resumption(
     let spec = config::from_canonical(&canonical)?;
     let mut reopens = false;
     if row.state == ExperimentState::Done.as_str() {
-        let trials = store.trials().await?;
+        let trials = store.trials().all().await?;
         let number = trials.iter().map(|trial| trial.sequence + 1).max().unwrap_or(0);
         let reached = ReachedLimit::of_search(&spec, number, Duration::from_millis(row.elapsed_ms));
         reopens = is_changed && limits.has_search_bound();

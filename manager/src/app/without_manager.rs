@@ -46,7 +46,8 @@ async fn stored_experiment(
     }
     let store = open_store(id, dir).await?;
     // The number of open trials is only for a note. Damaged trials must not prevent the cleaning.
-    let (row, trials) = (store.experiment().row().await?, store.trials().await.unwrap_or_default());
+    let (row, trials) =
+        (store.experiment().row().await?, store.trials().all().await.unwrap_or_default());
     store.close().await;
     let open_trials = trials.iter().filter(|trial| !trial.state.is_final()).count();
     let spec = row.map(|row| config::from_canonical(&row.canonical)).transpose()?;
@@ -67,7 +68,7 @@ async fn mark_for_rerun(store: &Store, trials: &[TrialJobId]) -> Result<(), Comm
     let at_ms = SystemClock.now_ms();
     let mut changes = Vec::with_capacity(trials.len());
     for trial in trials {
-        let row = store.trial(trial).await?;
+        let row = store.trials().get(trial).await?;
         let row = row.ok_or_else(|| CommandError::UnknownTrial(trial.clone()))?;
         if row.state == JobState::Waiting {
             continue;
@@ -89,5 +90,5 @@ async fn mark_for_rerun(store: &Store, trials: &[TrialJobId]) -> Result<(), Comm
         };
         changes.push((trial.clone(), change));
     }
-    Ok(store.change_trials(changes).await?)
+    Ok(store.trials().change(changes).await?)
 }

@@ -67,7 +67,7 @@ impl Summary {
         spec: &ExperimentSpec,
     ) -> Result<Self, store::Error> {
         let mut trials = Vec::new();
-        for row in store.trials().await? {
+        for row in store.trials().all().await? {
             let result = trial_result(store, spec, &row.id, &row.attempt).await?;
             trials.push((row, result));
         }

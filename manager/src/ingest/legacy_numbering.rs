@@ -140,7 +140,7 @@ impl Shared {
         lane: Lane,
     ) -> Result<Position, store::Error> {
         let store = &self.intake.inner.store;
-        let row = store.trial(trial).await?;
+        let row = store.trials().get(trial).await?;
         let row = row.ok_or_else(|| store::Error::UnknownTrial(trial.clone()))?;
         let attempt = ids::legacy_attempt(&row.attempt);
         let state = store.attempt_state(trial, &attempt).await?;

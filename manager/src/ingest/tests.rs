@@ -43,7 +43,7 @@ async fn bed(capacity: usize) -> Bed {
         attempt: AttemptId::new("a").unwrap(),
         created_at_ms: 0,
     };
-    store.insert_trials(vec![new]).await.unwrap();
+    store.trials().insert(vec![new]).await.unwrap();
     let (handle, events) = ExperimentHandle::new(capacity);
     let experiment = ExperimentId::new("e").unwrap();
     let clock = Arc::new(FixedClock(AtomicI64::new(77)));

@@ -34,7 +34,7 @@ impl TestStore {
     /// Creates a store that contains the trial `t`.
     async fn with_trial() -> Self {
         let bed = Self::new();
-        bed.store.insert_trials(vec![new_trial("t", 0)]).await.unwrap();
+        bed.store.trials().insert(vec![new_trial("t", 0)]).await.unwrap();
         bed
     }
 

@@ -4,11 +4,13 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
+use super::database::Database;
+use super::error::Error;
 use super::readers::{
     parse_column, parse_json_column, parse_optional_column, read_optional_unsigned, read_unsigned,
     to_storable,
 };
-use super::{Error, NewTrial, TrialChange, TrialEventRow, TrialRow};
+use super::rows::{NewTrial, TrialChange, TrialEventRow, TrialRow};
 use crate::job_state::JobState;
 
 pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
@@ -18,33 +20,122 @@ pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, 
 /// cannot overflow.
 const MAX_DURATION_MS: i64 = 1 << 53;
 
-pub(super) fn insert_trial(c: &Connection, new: &NewTrial) -> Result<(), Error> {
-    let sequence = to_storable("trial sequence", new.sequence)?;
-    let parameter_id = new.parameter_id.map(|id| to_storable("parameter id", id)).transpose()?;
-    if find_trial_key(c, &new.id)?.is_some() {
-        return Err(Error::Exists(format!("trial {}", new.id)));
-    }
-    c.prepare_cached(
-        "INSERT INTO trial (id, sequence, parameter_id, parameters, attempt, state, created_at_ms) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )?
-    .execute(params![
-        new.id.as_str(),
-        sequence,
-        parameter_id,
-        new.parameters.to_string(),
-        new.attempt.as_str(),
-        JobState::Waiting.as_str(),
-        new.created_at_ms,
-    ])?;
-    append_event(c, c.last_insert_rowid(), new.created_at_ms, None)
+/// The trials and their timelines.
+#[derive(Clone, Debug)]
+pub struct TrialRecords {
+    database: Database,
 }
 
-pub(super) fn change_trial(
-    c: &Connection,
-    id: &TrialJobId,
-    change: &TrialChange,
-) -> Result<(), Error> {
+impl TrialRecords {
+    pub(super) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    /// Stores new trials in state WAITING, before they are submitted: all or none.
+    pub async fn insert(&self, trials: Vec<NewTrial>) -> Result<(), Error> {
+        self.database
+            .write(move |c| {
+                for new in &trials {
+                    let sequence = to_storable("trial sequence", new.sequence)?;
+                    let parameter_id =
+                        new.parameter_id.map(|id| to_storable("parameter id", id)).transpose()?;
+                    if find_trial_key(c, &new.id)?.is_some() {
+                        return Err(Error::Exists(format!("trial {}", new.id)));
+                    }
+                    c.prepare_cached(
+                        "INSERT INTO trial \
+                         (id, sequence, parameter_id, parameters, attempt, state, created_at_ms) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    )?
+                    .execute(params![
+                        new.id.as_str(),
+                        sequence,
+                        parameter_id,
+                        new.parameters.to_string(),
+                        new.attempt.as_str(),
+                        JobState::Waiting.as_str(),
+                        new.created_at_ms,
+                    ])?;
+                    append_event(c, c.last_insert_rowid(), new.created_at_ms, None)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Stores changes of trials in their rows and in their timelines, all or none.
+    pub async fn change(&self, changes: Vec<(TrialJobId, TrialChange)>) -> Result<(), Error> {
+        self.database
+            .write(move |c| changes.iter().try_for_each(|(id, change)| apply_change(c, id, change)))
+            .await
+    }
+
+    /// Stores a change and increments the trial's retry counter.
+    pub async fn retry(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
+        let id = id.clone();
+        self.database
+            .write(move |c| {
+                apply_change(c, &id, &change)?;
+                c.prepare_cached("UPDATE trial SET retries = retries + 1 WHERE id = ?")?
+                    .execute([id.as_str()])?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Stores the reason for which the manager is about to stop each trial, all or none. `None` clears the reason.
+    pub async fn set_intents(
+        &self,
+        intents: &[(TrialJobId, Option<StopReason>)],
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let intents = intents.to_vec();
+        self.database
+            .write(move |c| {
+                for (id, intent) in &intents {
+                    let key = trial_key(c, id)?;
+                    c.prepare_cached("UPDATE trial SET intent = ? WHERE key = ?")?
+                        .execute(params![intent.map(reason_word), key])?;
+                    append_event(c, key, at_ms, None)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Returns all trials, ordered by sequence.
+    pub async fn all(&self) -> Result<Vec<TrialRow>, Error> {
+        self.database.read(select_trials).await
+    }
+
+    /// Returns the trial with this id, if it exists.
+    pub async fn get(&self, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
+        let id = id.clone();
+        self.database
+            .read(move |c| {
+                let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE id = ?");
+                let mut statement = c.prepare_cached(&sql)?;
+                statement.query_and_then([id.as_str()], trial_row)?.next().transpose()
+            })
+            .await
+    }
+
+    /// Returns a trial's timeline, oldest event first.
+    pub async fn events(&self, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
+        let id = id.clone();
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let mut statement =
+                    c.prepare_cached("SELECT * FROM trial_event WHERE trial = ? ORDER BY key")?;
+                statement.query_and_then([key], event_row)?.collect()
+            })
+            .await
+    }
+}
+
+/// Changes a trial's row and appends the change to its timeline.
+fn apply_change(c: &Connection, id: &TrialJobId, change: &TrialChange) -> Result<(), Error> {
     let key = trial_key(c, id)?;
     if let Some(attempt) = &change.attempt {
         c.prepare_cached(
@@ -79,24 +170,6 @@ pub(super) fn change_trial(
     append_event(c, key, change.at_ms, change.exit_code)
 }
 
-pub(super) fn count_retry(c: &Connection, id: &TrialJobId) -> Result<(), Error> {
-    c.prepare_cached("UPDATE trial SET retries = retries + 1 WHERE id = ?")?
-        .execute([id.as_str()])?;
-    Ok(())
-}
-
-pub(super) fn set_intent(
-    c: &Connection,
-    id: &TrialJobId,
-    intent: Option<StopReason>,
-    at_ms: i64,
-) -> Result<(), Error> {
-    let key = trial_key(c, id)?;
-    c.prepare_cached("UPDATE trial SET intent = ? WHERE key = ?")?
-        .execute(params![intent.map(reason_word), key])?;
-    append_event(c, key, at_ms, None)
-}
-
 /// Appends the trial's current state to its timeline. Watchers of the timeline thus notice the change.
 pub(super) fn append_event(
     c: &Connection,
@@ -112,23 +185,11 @@ pub(super) fn append_event(
     Ok(())
 }
 
-pub(super) fn trials(c: &Connection) -> Result<Vec<TrialRow>, Error> {
+/// Reads all trials, ordered by sequence.
+pub(super) fn select_trials(c: &Connection) -> Result<Vec<TrialRow>, Error> {
     let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial ORDER BY sequence, key");
     let mut statement = c.prepare_cached(&sql)?;
     statement.query_and_then([], trial_row)?.collect()
-}
-
-pub(super) fn trial(c: &Connection, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
-    let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE id = ?");
-    let mut statement = c.prepare_cached(&sql)?;
-    statement.query_and_then([id.as_str()], trial_row)?.next().transpose()
-}
-
-pub(super) fn events(c: &Connection, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
-    let key = trial_key(c, id)?;
-    let mut statement =
-        c.prepare_cached("SELECT * FROM trial_event WHERE trial = ? ORDER BY key")?;
-    statement.query_and_then([key], event_row)?.collect()
 }
 
 /// Returns the trial's key, or an error if the trial does not exist.

@@ -107,13 +107,13 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     problems.extend(list_losses(c)?);
     // The experiment is recorded before any trial.
     if matches!(experiment_records::select_experiment(c), Ok(None))
-        && trial_records::trials(c).is_ok_and(|all| all.is_empty())
+        && trial_records::select_trials(c).is_ok_and(|all| all.is_empty())
     {
         problems.push(NO_EXPERIMENT.to_owned());
     }
     let unreadable = [
         experiment_records::select_experiment(c).err(),
-        trial_records::trials(c).err(),
+        trial_records::select_trials(c).err(),
         report_records::check_metrics(c).err(),
     ];
     problems.extend(unreadable.into_iter().flatten().map(|error| error.to_string()));

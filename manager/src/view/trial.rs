@@ -297,7 +297,7 @@ pub async fn detail(
     let snapshot = trial_cache.refresh().await?;
     let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
     let attempts = store.queries().attempts(id).await?;
-    let mut events = store.events(id).await?;
+    let mut events = store.trials().events(id).await?;
     // An event that changes nothing in the trial only means that a report arrived after its end.
     let state_of = |event: &store::TrialEventRow| {
         (event.state, event.attempt.clone(), event.intent, event.message.clone())

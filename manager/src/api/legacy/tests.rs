@@ -41,7 +41,7 @@ impl Bed {
                 attempt: AttemptId::new("a").unwrap(),
                 created_at_ms: 0,
             };
-            store.insert_trials(vec![new]).await.unwrap();
+            store.trials().insert(vec![new]).await.unwrap();
         }
         Self::on(folder, store)
     }
@@ -206,7 +206,7 @@ async fn a_retried_trial_stores_new_reports() {
         attempt: Some(AttemptId::new("b").unwrap()),
         reported: TrialTimes::default(),
     };
-    bed.store.change_trials(vec![(trial_id(), change)]).await.unwrap();
+    bed.store.trials().change(vec![(trial_id(), change)]).await.unwrap();
     let both = json!({"metrics": [metric("PERIODICAL", 0, "0.5"), metric("PERIODICAL", 1, "0.6")]});
     bed.post("update-metrics/exp/abcde", both.to_string()).await;
     bed.line("trial", &again("0.5")).await;

@@ -71,7 +71,7 @@ async fn the_token_selects_the_trial_whose_parameters_are_sent() {
         attempt: AttemptId::new("p-1").unwrap(),
         created_at_ms: 0,
     };
-    bed.state.store.insert_trials(vec![new]).await.unwrap();
+    bed.state.store.trials().insert(vec![new]).await.unwrap();
     let answer = read(bed.get("/api/v1/agent/parameters", &bed.token("e", "p")).await).await;
     let record = json!({
         "parameter_id": 7,

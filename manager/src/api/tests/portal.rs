@@ -147,7 +147,7 @@ async fn an_update_of_a_page_contains_only_the_changes() {
         attempt: AttemptId::new("a").unwrap(),
         created_at_ms: 0,
     });
-    bed.state.store.insert_trials(more.collect()).await.unwrap();
+    bed.state.store.trials().insert(more.collect()).await.unwrap();
     let path = "/trials?sort=parameters.lr&order=desc";
     let (_, whole) = bed.page(path, "localhost", None).await;
     let first = rows(&whole);
@@ -168,7 +168,7 @@ async fn an_update_of_a_page_contains_only_the_changes() {
         attempt: AttemptId::new("a").unwrap(),
         created_at_ms: 0,
     };
-    bed.state.store.insert_trials(vec![new]).await.unwrap();
+    bed.state.store.trials().insert(vec![new]).await.unwrap();
     let news = bed.news(path, &had).await;
     let now = rows(&news);
     let full: Vec<_> = (0..).zip(&now).filter(|(_, (_, row))| !row.is_empty()).collect();

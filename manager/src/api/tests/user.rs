@@ -110,7 +110,7 @@ impl Bed {
             attempt: None,
             reported: TrialTimes::default(),
         };
-        self.state.store.change_trials(vec![(id.clone(), change)]).await.unwrap();
+        self.state.store.trials().change(vec![(id.clone(), change)]).await.unwrap();
     }
 
     pub(super) async fn get_json(&self, path: &str) -> (StatusCode, Value) {

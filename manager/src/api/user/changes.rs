@@ -204,7 +204,7 @@ pub(in crate::api) async fn add_trial(
     let trial = key.as_ref().map_or_else(ids::new_trial_id, |key| ids::trial_id_of_key(&key.0));
     // An earlier manager, whose changes this one does not remember, may have added the trial with this key.
     if key.is_some()
-        && let Some(row) = shared.state.store.trial(&trial).await?
+        && let Some(row) = shared.state.store.trials().get(&trial).await?
         && parameters.iter().all(|(name, value)| row.parameters.get(name) == Some(value))
     {
         return Ok(trial);

@@ -246,7 +246,7 @@ pub(in crate::api) async fn requested_attempt(
     name: Option<&str>,
 ) -> Result<Option<AttemptRow>, Error> {
     let state = &shared.state;
-    let row = state.store.trial(id).await?;
+    let row = state.store.trials().get(id).await?;
     let row = row.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
     let mut attempts = state.store.queries().attempts(id).await?;
     let wanted = name.unwrap_or_else(|| row.attempt.as_str());

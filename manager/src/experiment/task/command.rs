@@ -78,7 +78,7 @@ impl CommandHandler<'_> {
 
     /// Checks that a trial has not ended.
     async fn require_live_trial(&mut self, trial: TrialJobId) -> Result<TrialJobId, CommandError> {
-        let Some(row) = self.recorder.store().trial(&trial).await? else {
+        let Some(row) = self.recorder.store().trials().get(&trial).await? else {
             return Err(CommandError::UnknownTrial(trial));
         };
         if row.state.is_final() {
@@ -88,7 +88,7 @@ impl CommandHandler<'_> {
     }
 
     async fn rerun_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
-        let Some(row) = self.recorder.store().trial(&trial).await? else {
+        let Some(row) = self.recorder.store().trials().get(&trial).await? else {
             return Err(CommandError::UnknownTrial(trial));
         };
         if !row.state.is_final() {
@@ -227,7 +227,7 @@ impl CommandHandler<'_> {
             tuner.import(&prepare::stored_samples(
                 self.recorder.store().experiment().imported_rows().await?,
             ));
-            for row in self.recorder.store().trials().await? {
+            for row in self.recorder.store().trials().all().await? {
                 let none = Parameters::new();
                 let ended = !prepare::is_interrupted(&row) && row.state.is_final();
                 let outcome =

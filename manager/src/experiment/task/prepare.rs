@@ -44,7 +44,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
     let has_external = deps.advisers.external.is_some();
     let trouble =
         current_trouble(&deps.store, has_external, stored.and_then(|row| row.trouble)).await?;
-    let rows = deps.store.trials().await?;
+    let rows = deps.store.trials().all().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
     deps.advisers.import(stored_samples(deps.store.experiment().imported_rows().await?));
     let mut loaded = ResumedTrials::new(deps.lease);

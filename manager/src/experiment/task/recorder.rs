@@ -52,12 +52,12 @@ impl Recorder {
         &mut self,
         trial: &TrialJobId,
     ) -> Result<Option<TrialRow>, store::Error> {
-        self.inbox.retry_while_transient(|| self.store.trial(trial)).await
+        self.inbox.retry_while_transient(|| self.store.trials().get(trial)).await
     }
 
     /// Returns the rows of all trials.
     pub(super) async fn trials(&mut self) -> Result<Vec<TrialRow>, store::Error> {
-        self.inbox.retry_while_transient(|| self.store.trials()).await
+        self.inbox.retry_while_transient(|| self.store.trials().all()).await
     }
 
     /// Returns the reports of attempts, as far as the store has them.
@@ -75,7 +75,7 @@ impl Recorder {
 
     /// Records new trials in one commit.
     pub(super) async fn insert_trials(&mut self, rows: &[NewTrial]) -> Result<(), store::Error> {
-        self.inbox.retry_while_transient(|| self.store.insert_trials(rows.to_vec())).await
+        self.inbox.retry_while_transient(|| self.store.trials().insert(rows.to_vec())).await
     }
 
     /// Records a trial's state, and its next attempt if there is one.
@@ -98,7 +98,7 @@ impl Recorder {
         attempt: AttemptId,
     ) -> Result<(), store::Error> {
         let change = self.trial_change(JobState::Waiting, Some(message), Some(attempt));
-        self.inbox.retry_while_transient(|| self.store.retry_trial(trial, change.clone())).await
+        self.inbox.retry_while_transient(|| self.store.trials().retry(trial, change.clone())).await
     }
 
     /// Records in one commit that trials run, each with the start time that its agent reported.
@@ -153,7 +153,7 @@ impl Recorder {
         &mut self,
         changes: &[(TrialJobId, TrialChange)],
     ) -> Result<(), store::Error> {
-        self.inbox.retry_while_transient(|| self.store.change_trials(changes.to_vec())).await
+        self.inbox.retry_while_transient(|| self.store.trials().change(changes.to_vec())).await
     }
 
     /// Records in one commit the reasons why trials must stop. `None` removes the reason of a trial.
@@ -162,7 +162,7 @@ impl Recorder {
         intents: &[(TrialJobId, Option<StopReason>)],
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
-        self.inbox.retry_while_transient(|| self.store.set_intents(intents, now)).await
+        self.inbox.retry_while_transient(|| self.store.trials().set_intents(intents, now)).await
     }
 
     /// Records a verdict that the agent has not reported.

@@ -167,7 +167,7 @@ impl TestBed {
     async fn wait_for_trial(&self, wanted: JobState) -> TrialRow {
         let begun = std::time::Instant::now();
         loop {
-            let trials = self.store.trials().await.unwrap();
+            let trials = self.store.trials().all().await.unwrap();
             if let Some(row) = trials.iter().find(|row| row.state == wanted) {
                 return row.clone();
             }
@@ -205,7 +205,7 @@ impl TestBed {
     /// Lets time pass until the trial is lost.
     async fn wait_until_lost(&self) -> TrialRow {
         for second in 0..100 {
-            let row = self.store.trials().await.unwrap().remove(0);
+            let row = self.store.trials().all().await.unwrap().remove(0);
             if row.state == JobState::Lost {
                 assert!(second >= 60, "a trial is not lost before its lease has expired");
                 return row;
@@ -310,7 +310,7 @@ async fn simultaneous_ends_share_one_commit() {
         async move {
             let begun = std::time::Instant::now();
             loop {
-                let rows = store.trials().await.unwrap();
+                let rows = store.trials().all().await.unwrap();
                 let fit: Vec<_> = rows.into_iter().filter(|row| row.state == wanted).collect();
                 if fit.len() == number {
                     return fit;
@@ -350,7 +350,7 @@ async fn a_silent_trial_is_lost_and_runs_again_when_it_reports() {
     assert!(row.message.unwrap().contains("not reported for 60 s"), "the message has the reason");
     assert_eq!(row.started_at_ms, trial.started_at_ms);
     assert!(
-        bed.store.trials().await.unwrap().len() == 1,
+        bed.store.trials().all().await.unwrap().len() == 1,
         "the lost trial still counts towards the concurrency"
     );
     bed.send(&trial, 1, vec![result_body(7.0), ended_body(Cause::Succeeded)]).await;
@@ -378,7 +378,7 @@ async fn a_job_that_outlives_the_reported_end_is_ended_and_never_lost() {
         bed.pass_time(90).await;
         assert_eq!(*bed.service.finished.lock().unwrap(), std::slice::from_ref(&trial.id));
     }
-    let events = bed.store.events(&trial.id).await.unwrap();
+    let events = bed.store.trials().events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
     bed.end_job(&trial);
     bed.wait_for_trial(JobState::Succeeded).await;
@@ -393,7 +393,7 @@ async fn a_delay_of_the_manager_makes_no_trial_lost() {
     tokio::time::advance(Duration::from_secs(45)).await;
     bed.wait_until_idle().await;
     bed.send(&trial, 1, Vec::new()).await;
-    let events = bed.store.events(&trial.id).await.unwrap();
+    let events = bed.store.trials().events(&trial.id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
 }
 
@@ -440,7 +440,7 @@ async fn a_trial_with_a_final_verdict_does_not_run_again_without_its_job() {
 async fn the_next_manager_repeats_a_recorded_stop() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
-    bed.store.set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
+    bed.store.trials().set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
     let bed = bed.restart_manager().await;
     // Until the task has started, acks contain no directive.
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };

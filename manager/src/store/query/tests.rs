@@ -44,7 +44,7 @@ impl QueryTestStore {
                 attempt: AttemptId::new("a").unwrap(),
                 created_at_ms: 1000,
             };
-            store.insert_trials(vec![new]).await.unwrap();
+            store.trials().insert(vec![new]).await.unwrap();
         }
         Self { store, folder }
     }
@@ -309,7 +309,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
     let bed = QueryTestStore::new().await;
     let path = bed.folder.path().join("db");
     let reader = Store::open_to_read(&path).unwrap();
-    assert_eq!(reader.trials().await.unwrap().len(), 2, "while the manager runs");
+    assert_eq!(reader.trials().all().await.unwrap().len(), 2, "while the manager runs");
     let change = TrialChange {
         state: crate::job_state::JobState::Running,
         at_ms: 1,
@@ -318,7 +318,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
         attempt: None,
         reported: crate::store::TrialTimes::default(),
     };
-    let refusal = reader.change_trials(vec![(trial("t"), change)]).await.unwrap_err();
+    let refusal = reader.trials().change(vec![(trial("t"), change)]).await.unwrap_err();
     assert!(matches!(refusal, Error::Closed));
     assert!(matches!(Store::open_to_read(&bed.folder.path().join("no")), Err(Error::Open { .. })));
 

@@ -191,7 +191,7 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
     let (release, held) = block_writer(&bed).await;
     let waiting = {
         let store = bed.store.clone();
-        tokio::spawn(async move { store.insert_trials(vec![new_trial("late", 1)]).await })
+        tokio::spawn(async move { store.trials().insert(vec![new_trial("late", 1)]).await })
     };
     wait_for_queue(&bed, 1).await;
     let closing = tokio::spawn(bed.store.clone().close());
@@ -201,13 +201,13 @@ async fn closing_performs_queued_writes_and_refuses_later_ones() {
     closing.await.unwrap();
     waiting.await.unwrap().unwrap();
     assert!(matches!(
-        other.insert_trials(vec![new_trial("x", 2)]).await.unwrap_err(),
+        other.trials().insert(vec![new_trial("x", 2)]).await.unwrap_err(),
         Error::Closed
     ));
     assert!(!bed.path().with_extension("db-wal").exists(), "the log is checkpointed");
     drop(other);
     let bed = bed.reopen().await;
-    assert_eq!(bed.store.trials().await.unwrap().len(), 2);
+    assert_eq!(bed.store.trials().all().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -229,5 +229,5 @@ async fn the_file_without_its_log_contains_the_experiment_after_the_first_commit
     std::fs::copy(bed.path(), &copy).unwrap();
     assert!(!store::is_blank(&copy).unwrap());
     let alone = Store::open_to_read(&copy).unwrap();
-    assert_eq!(alone.trials().await.unwrap().len(), 1);
+    assert_eq!(alone.trials().all().await.unwrap().len(), 1);
 }

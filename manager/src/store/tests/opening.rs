@@ -43,7 +43,11 @@ async fn foreign_files_are_refused_with_their_path() {
 async fn a_damaged_file_is_refused() {
     let bed = TestStore::new();
     for sequence in 0..200 {
-        bed.store.insert_trials(vec![new_trial(&format!("t{sequence}"), sequence)]).await.unwrap();
+        bed.store
+            .trials()
+            .insert(vec![new_trial(&format!("t{sequence}"), sequence)])
+            .await
+            .unwrap();
     }
     let path = bed.path();
     bed.store.close().await;
@@ -145,7 +149,7 @@ async fn a_migrated_old_database_can_record_code_and_images() {
     drop(old);
     let store = Store::open(&path).unwrap();
     for (sequence, id) in (0..).zip(["a", "b"]) {
-        store.insert_trials(vec![new_trial(id, sequence)]).await.unwrap();
+        store.trials().insert(vec![new_trial(id, sequence)]).await.unwrap();
     }
     let version = |sha256: &str| CodeVersion {
         sha256: sha256.to_owned(),

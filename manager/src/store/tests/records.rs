@@ -46,19 +46,19 @@ async fn a_search_survives_a_restart_unchanged() {
     assert_eq!(again.to_string(), "experiment e already exists in the database");
     store.experiment().set_state("STOPPED", 4000, 5000, None).await.unwrap();
 
-    store.insert_trials(vec![new_trial("b", 1)]).await.unwrap();
-    store.insert_trials(vec![new_trial("t", 0)]).await.unwrap();
-    let again = store.insert_trials(vec![new_trial("t", 2)]).await.unwrap_err();
+    store.trials().insert(vec![new_trial("b", 1)]).await.unwrap();
+    store.trials().insert(vec![new_trial("t", 0)]).await.unwrap();
+    let again = store.trials().insert(vec![new_trial("t", 2)]).await.unwrap_err();
     assert_eq!(again.to_string(), "trial t already exists in the database");
     let t = trial("t");
-    store.change_trials(vec![(t.clone(), change(JobState::Running, 1100))]).await.unwrap();
+    store.trials().change(vec![(t.clone(), change(JobState::Running, 1100))]).await.unwrap();
     let lost =
         TrialChange { message: Some("silent for 30 s".to_owned()), ..change(JobState::Lost, 1200) };
-    store.change_trials(vec![(t.clone(), lost)]).await.unwrap();
-    store.change_trials(vec![(t.clone(), change(JobState::Running, 1300))]).await.unwrap();
-    store.set_intents(&[(t.clone(), Some(StopReason::EarlyStop))], 1400).await.unwrap();
+    store.trials().change(vec![(t.clone(), lost)]).await.unwrap();
+    store.trials().change(vec![(t.clone(), change(JobState::Running, 1300))]).await.unwrap();
+    store.trials().set_intents(&[(t.clone(), Some(StopReason::EarlyStop))], 1400).await.unwrap();
     let end = TrialChange { exit_code: Some(143), ..change(JobState::EarlyStopped, 1500) };
-    store.change_trials(vec![(t.clone(), end)]).await.unwrap();
+    store.trials().change(vec![(t.clone(), end)]).await.unwrap();
 
     let bed = bed.reopen().await;
     let store = &bed.store;
@@ -70,10 +70,10 @@ async fn a_search_survives_a_restart_unchanged() {
         ..experiment()
     };
     assert_eq!(store.experiment().row().await.unwrap(), Some(expected));
-    let trials = store.trials().await.unwrap();
+    let trials = store.trials().all().await.unwrap();
     let order: Vec<_> = trials.iter().map(|row| (row.id.as_str(), row.state)).collect();
     assert_eq!(order, [("t", JobState::EarlyStopped), ("b", JobState::Waiting)]);
-    let row = store.trial(&t).await.unwrap().unwrap();
+    let row = store.trials().get(&t).await.unwrap().unwrap();
     assert_eq!(row, trials[0]);
     assert_eq!(row.parameters, json!({"lr": 0.1}));
     assert_eq!(row.intent, Some(StopReason::EarlyStop));
@@ -81,6 +81,7 @@ async fn a_search_survives_a_restart_unchanged() {
     assert_eq!((row.message, row.exit_code), (None, Some(143)));
 
     let timeline: Vec<_> = store
+        .trials()
         .events(&t)
         .await
         .unwrap()
@@ -104,17 +105,24 @@ async fn a_search_survives_a_restart_unchanged() {
 async fn a_new_attempt_clears_the_end_of_the_previous_one() {
     let bed = TestStore::with_trial().await;
     let t = trial("t");
-    bed.store.change_trials(vec![(t.clone(), change(JobState::Running, 10))]).await.unwrap();
+    bed.store.trials().change(vec![(t.clone(), change(JobState::Running, 10))]).await.unwrap();
     let failed = TrialChange { exit_code: Some(1), ..change(JobState::Failed, 20) };
-    bed.store.change_trials(vec![(t.clone(), failed)]).await.unwrap();
+    bed.store.trials().change(vec![(t.clone(), failed)]).await.unwrap();
     let retry = TrialChange { attempt: Some(attempt("a2")), ..change(JobState::Waiting, 30) };
-    bed.store.change_trials(vec![(t.clone(), retry)]).await.unwrap();
+    bed.store.trials().change(vec![(t.clone(), retry)]).await.unwrap();
 
-    let row = bed.store.trial(&t).await.unwrap().unwrap();
+    let row = bed.store.trials().get(&t).await.unwrap().unwrap();
     assert_eq!(row.attempt, attempt("a2"));
     assert_eq!((row.started_at_ms, row.ended_at_ms, row.exit_code), (None, None, None));
-    let attempts: Vec<_> =
-        bed.store.events(&t).await.unwrap().into_iter().map(|event| event.attempt).collect();
+    let attempts: Vec<_> = bed
+        .store
+        .trials()
+        .events(&t)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|event| event.attempt)
+        .collect();
     assert_eq!(attempts, ["a1", "a1", "a1", "a2"].map(attempt));
 }
 
@@ -124,10 +132,14 @@ async fn errors_name_the_missing_row() {
     let t = trial("t");
     let nothing = bed.store.experiment().set_state("DONE", 0, 0, None).await.unwrap_err();
     assert!(matches!(nothing, Error::NoExperiment), "{nothing}");
-    assert_eq!(bed.store.trial(&t).await.unwrap(), None);
+    assert_eq!(bed.store.trials().get(&t).await.unwrap(), None);
     let unknown = [
-        bed.store.change_trials(vec![(t.clone(), change(JobState::Running, 0))]).await.unwrap_err(),
-        bed.store.set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
+        bed.store
+            .trials()
+            .change(vec![(t.clone(), change(JobState::Running, 0))])
+            .await
+            .unwrap_err(),
+        bed.store.trials().set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
         bed.store.metrics(&t).await.unwrap_err(),
         bed.store.final_records(vec![(t.clone(), attempt("a"))]).await.unwrap_err(),
         bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
@@ -260,18 +272,19 @@ async fn the_agents_times_of_a_trial_take_precedence() {
         let store = &bed.store;
         store.experiment().create(experiment()).await.unwrap();
         store
-            .insert_trials(vec![NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }])
+            .trials()
+            .insert(vec![NewTrial { created_at_ms: 1_000, ..new_trial("t", 0) }])
             .await
             .unwrap();
         let t = trial("t");
-        store.change_trials(vec![(t.clone(), change(JobState::Running, 2_000))]).await.unwrap();
+        store.trials().change(vec![(t.clone(), change(JobState::Running, 2_000))]).await.unwrap();
         let reported = TrialTimes { started_at_ms, duration_ms };
         let end = TrialChange { reported, ..change(JobState::Failed, NOTICED) };
-        store.change_trials(vec![(t.clone(), end)]).await.unwrap();
-        let row = store.trial(&t).await.unwrap().unwrap();
+        store.trials().change(vec![(t.clone(), end)]).await.unwrap();
+        let row = store.trials().get(&t).await.unwrap().unwrap();
         let (started, ended) = (row.started_at_ms.unwrap(), row.ended_at_ms.unwrap());
         assert_eq!((started, ended), expected, "{case}");
-        let noticed = store.events(&t).await.unwrap().pop().unwrap();
+        let noticed = store.trials().events(&t).await.unwrap().pop().unwrap();
         assert_eq!(
             noticed.at_ms, NOTICED,
             "{case}: the timeline keeps the time of the manager's record"

@@ -74,10 +74,10 @@ async fn a_backup_of_a_running_store_opens_as_a_store() {
     let bed = bed_with_reports().await;
     let copy = bed.folder.path().join("copy.db");
     store::backup(&bed.path(), &copy).unwrap();
-    bed.store.insert_trials(vec![new_trial("later", 1)]).await.unwrap();
+    bed.store.trials().insert(vec![new_trial("later", 1)]).await.unwrap();
 
     let restored = Store::open(&copy).unwrap();
-    assert_eq!(restored.trials().await.unwrap().len(), 1);
+    assert_eq!(restored.trials().all().await.unwrap().len(), 1);
     let metrics = bed.store.metrics(&trial("t")).await.unwrap();
     assert_eq!(restored.metrics(&trial("t")).await.unwrap(), metrics);
     restored.close().await;

@@ -85,7 +85,7 @@ async fn simultaneous_starts_share_one_commit() {
     let all = async |wanted: JobState| {
         let begun = std::time::Instant::now();
         loop {
-            let rows = bed.store.trials().await.unwrap();
+            let rows = bed.store.trials().all().await.unwrap();
             if rows.len() == 20 && rows.iter().all(|row| row.state == wanted) {
                 return rows;
             }

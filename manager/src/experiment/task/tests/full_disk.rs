@@ -85,7 +85,7 @@ async fn a_stop_from_before_the_disk_failure_is_performed_later() {
         }
     })
     .await;
-    let again = bed.store.trial(&trial.id).await.unwrap().unwrap();
+    let again = bed.store.trials().get(&trial.id).await.unwrap().unwrap();
     assert_eq!(again.intent, Some(StopReason::User));
 }
 
@@ -110,7 +110,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     let mut trials = Vec::new();
     while trials.len() < 2 {
         assert!(begun.elapsed() < STATE_TIMEOUT);
-        trials = bed.store.trials().await.unwrap();
+        trials = bed.store.trials().all().await.unwrap();
     }
     for trial in &trials {
         bed.send(trial, 0, vec![started_body()]).await;
@@ -135,7 +135,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     bed.wait_for_trial(JobState::Failed).await;
     tokio::time::pause();
     bed.pass_time(50).await;
-    let events = bed.store.events(&trials[1].id).await.unwrap();
+    let events = bed.store.trials().events(&trials[1].id).await.unwrap();
     assert!(events.iter().all(|event| event.state != JobState::Lost), "{events:?}");
 }
 
@@ -150,7 +150,7 @@ async fn a_stop_during_a_disk_failure_leaves_the_trial_to_the_next_manager() {
     let service = FakeService { alive: true, ..FakeService::default() };
     let bed = TestBed::start(folder, store, service, (1, 1), None);
     bed.wait_until_idle().await;
-    let row = bed.store.trial(&trial.id).await.unwrap().unwrap();
+    let row = bed.store.trials().get(&trial.id).await.unwrap().unwrap();
     assert_eq!((row.state, row.intent), (JobState::Running, None), "the state is unchanged");
     bed.send(&trial, 1, vec![result_body(5.0), ended_body(Cause::Succeeded)]).await;
     bed.end_job(&trial);

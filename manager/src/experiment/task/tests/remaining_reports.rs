@@ -29,7 +29,7 @@ async fn free_disk_after_refusals(bed: &TestBed, refusals: u32) {
         assert_eq!(*bed.service.submitted.lock().unwrap(), [], "the trial runs again");
         assert!(begun.elapsed() < STATE_TIMEOUT, "the delivery is not tried again");
         tokio::time::advance(Duration::from_millis(100)).await;
-        bed.store.trials().await.unwrap();
+        bed.store.trials().all().await.unwrap();
     }
     leave_room(bed.store.database(), 1000).await;
     while bed.service.remaining_reports.lock().unwrap().is_some() {
@@ -38,7 +38,7 @@ async fn free_disk_after_refusals(bed: &TestBed, refusals: u32) {
             "the delivery is not tried again after space was freed"
         );
         tokio::time::advance(Duration::from_millis(100)).await;
-        bed.store.trials().await.unwrap();
+        bed.store.trials().all().await.unwrap();
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 async fn the_reasons_of_many_stops_share_one_commit() {
     let bed = TestBed::with_concurrency((20, 60), None).await;
     let begun = std::time::Instant::now();
-    while bed.store.trials().await.unwrap().len() < 20 {
+    while bed.store.trials().all().await.unwrap().len() < 20 {
         assert!(begun.elapsed() < STATE_TIMEOUT, "the trials do not start");
         tokio::task::yield_now().await;
     }
@@ -27,6 +27,6 @@ async fn the_reasons_of_many_stops_share_one_commit() {
         commits, 3,
         "the state of the search, the reasons of twenty stops, and the test's own write"
     );
-    let rows = bed.store.trials().await.unwrap();
+    let rows = bed.store.trials().all().await.unwrap();
     assert!(rows.iter().all(|row| row.intent == Some(StopReason::ManagerShutdown)), "{rows:?}");
 }
