@@ -185,7 +185,7 @@ impl Inner {
         let index = self.hasher.hash_one((&trial, &attempt, lane));
         let index = usize::try_from(index % INGEST_LOCKS).expect("it is small");
         let guard = self.forwarding_locks[index].lock().await;
-        let ingested = match self.store.ingest(arrival, self.clock.now_ms()).await {
+        let ingested = match self.store.reports().ingest(arrival, self.clock.now_ms()).await {
             Ok(ingested) => ingested,
             Err(error @ (store::Error::UnknownTrial(_) | store::Error::Superseded(_))) => {
                 return Err(error.into());

@@ -34,10 +34,6 @@ mod upkeep;
 mod writer;
 
 use std::path::Path;
-use std::sync::Arc;
-
-use rusqlite::Connection;
-use trial_protocol::{AttemptId, Lane, Stream, TrialJobId, Verdict};
 
 pub use attempt_records::{AttemptCodes, AttemptPart, AttemptRecords, CodeRow, ServicePart};
 pub use database::Database;
@@ -49,6 +45,7 @@ pub use query::{
     AttemptHost, AttemptRow, AttemptStep, LineTime, LogPart, LogQueries, Queries, TrialRevision,
     TrialSummaryRow,
 };
+pub use report_records::ReportRecords;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, FinalRecords, ImportedRow, IngestOutcome, LogChunkRow,
     MetricRow, NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow, TrialTimes,
@@ -66,6 +63,7 @@ pub struct Store {
     logs: LogQueries,
     experiment: ExperimentRecords,
     trials: TrialRecords,
+    reports: ReportRecords,
     attempt_records: AttemptRecords,
     outbox: Outbox,
     sessions: SessionStore,
@@ -89,6 +87,7 @@ impl Store {
             logs: LogQueries::new(database.clone()),
             experiment: ExperimentRecords::new(database.clone()),
             trials: TrialRecords::new(database.clone()),
+            reports: ReportRecords::new(database.clone()),
             attempt_records: AttemptRecords::new(database.clone()),
             outbox: Outbox::new(database.clone()),
             sessions: SessionStore::new(database.clone()),
@@ -133,6 +132,11 @@ impl Store {
         &self.trials
     }
 
+    /// Returns the records of the reports.
+    pub fn reports(&self) -> &ReportRecords {
+        &self.reports
+    }
+
     /// Returns the manager's own records about attempts.
     pub fn attempt_records(&self) -> &AttemptRecords {
         &self.attempt_records
@@ -146,119 +150,5 @@ impl Store {
     /// Returns the browsers' sessions.
     pub fn sessions(&self) -> &SessionStore {
         &self.sessions
-    }
-
-    /// Stores a final result that the manager derived for an attempt, unless one is stored.
-    pub async fn insert_derived_metric(
-        &self,
-        id: &TrialJobId,
-        attempt: &AttemptId,
-        metric: trial_protocol::Metric,
-        at_ms: i64,
-    ) -> Result<(), Error> {
-        let (id, attempt) = (id.clone(), attempt.clone());
-        self.database
-            .write(move |c| report_records::insert_derived_metric(c, &id, &attempt, &metric, at_ms))
-            .await
-    }
-
-    /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's verdict.
-    pub async fn record_verdict(
-        &self,
-        id: &TrialJobId,
-        attempt: &AttemptId,
-        verdict: Verdict,
-        at_ms: i64,
-    ) -> Result<(), Error> {
-        let (id, attempt) = (id.clone(), attempt.clone());
-        self.database
-            .write(move |c| report_records::insert_verdict(c, &id, &attempt, &verdict, at_ms))
-            .await
-    }
-
-    /// Returns a trial's metrics: attempts in the order of their first report, and each attempt's metrics by seq.
-    pub async fn metrics(&self, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
-        let id = id.clone();
-        self.database.read(move |c| report_records::metrics(c, &id)).await
-    }
-
-    /// Returns the final records of these attempts, in the order of the arguments.
-    pub async fn final_records(
-        &self,
-        attempts: Vec<(TrialJobId, AttemptId)>,
-    ) -> Result<Vec<FinalRecords>, Error> {
-        self.database
-            .read(move |c| {
-                let words = attempts.iter().map(|(id, attempt)| {
-                    let ended = report_records::attempt_state(c, id, attempt)?.ended;
-                    let verdict =
-                        if ended { report_records::verdict(c, id, attempt)? } else { None };
-                    let started_at_ms = report_records::started_at(c, id, attempt)?;
-                    Ok(FinalRecords {
-                        ended,
-                        started_at_ms,
-                        verdict,
-                        metrics: report_records::metrics(c, id)?,
-                    })
-                });
-                words.collect()
-            })
-            .await
-    }
-
-    /// Returns all reports of a trial's agents on one lane as they arrived, except log chunks.
-    pub async fn reports(&self, id: &TrialJobId, lane: Lane) -> Result<Vec<ReportRow>, Error> {
-        let id = id.clone();
-        self.database.read(move |c| report_records::reports(c, &id, lane)).await
-    }
-
-    /// Returns a trial's output on one stream, as far as it has been delivered.
-    pub async fn log(&self, id: &TrialJobId, stream: Stream) -> Result<Vec<LogChunkRow>, Error> {
-        let id = id.clone();
-        self.database.read(move |c| report_records::log(c, &id, stream)).await
-    }
-
-    /// Returns the end of an attempt's output on one stream, in bytes, as far as it has been delivered.
-    pub async fn log_end(
-        &self,
-        id: &TrialJobId,
-        attempt: &AttemptId,
-        stream: Stream,
-    ) -> Result<u64, Error> {
-        let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.read(move |c| report_records::log_end(c, &id, &attempt, stream)).await
-    }
-
-    /// Returns the state of an attempt's reports. Every field is empty if no report of the attempt has arrived.
-    pub async fn attempt_state(
-        &self,
-        id: &TrialJobId,
-        attempt: &AttemptId,
-    ) -> Result<AttemptState, Error> {
-        let (id, attempt) = (id.clone(), attempt.clone());
-        self.database.read(move |c| report_records::attempt_state(c, &id, &attempt)).await
-    }
-
-    /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
-    /// [`Error::Overloaded`] instead of waiting. The caller may keep the batch to submit it again.
-    pub async fn ingest(&self, arrival: Arc<Arrival>, now_ms: i64) -> Result<IngestOutcome, Error> {
-        let work = {
-            let arrival = Arc::clone(&arrival);
-            move |c: &Connection| report_records::ingest(c, &arrival, now_ms)
-        };
-        let weight = 1 + arrival.batch.reports.len();
-        let written = self.database.try_write(weight, work).await?;
-        let new = written.fresh.iter();
-        let fresh = match Arc::try_unwrap(arrival) {
-            Ok(own) => {
-                let reports = own.batch.reports.into_iter().zip(new);
-                reports.filter_map(|(report, new)| new.then_some(report)).collect()
-            }
-            Err(shared) => {
-                let reports = shared.batch.reports.iter().zip(new);
-                reports.filter(|(_, new)| **new).map(|(report, _)| report.clone()).collect()
-            }
-        };
-        Ok(IngestOutcome { through: written.through, fresh, resend: written.resend })
     }
 }

@@ -177,9 +177,9 @@ async fn a_batch_is_stored_and_acknowledged() {
     });
     assert_eq!((status, ack), (StatusCode::OK, expected));
     let t = TrialJobId::new("t").unwrap();
-    let metrics = bed.state.store.metrics(&t).await.unwrap();
+    let metrics = bed.state.store.reports().metrics(&t).await.unwrap();
     assert_eq!(metrics[0].metric.value.as_json(), &json!({"default": "NaN", "who": "it's"}));
-    let stored = bed.state.store.reports(&t, trial_protocol::Lane::Facts).await.unwrap();
+    let stored = bed.state.store.reports().all(&t, trial_protocol::Lane::Facts).await.unwrap();
     assert_eq!(stored[0].body["unit"], "of a later version", "fields of a later version are kept");
 }
 
@@ -251,7 +251,8 @@ async fn invalid_requests_are_refused() {
     }
     for trial in ["t", "u"] {
         let trial = TrialJobId::new(trial).unwrap();
-        assert_eq!(bed.state.store.metrics(&trial).await.unwrap(), [], "nothing is stored");
+        let metrics = bed.state.store.reports().metrics(&trial).await.unwrap();
+        assert_eq!(metrics, [], "nothing is stored");
     }
 }
 

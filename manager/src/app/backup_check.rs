@@ -34,7 +34,7 @@ async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents
     let mut behind = StoreBehindAgents::default();
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {
         let attempt = dir.trial(&trial.id).spool().join(trial.attempt.as_str());
-        let stored = store.attempt_state(&trial.id, &trial.attempt).await?.facts_through;
+        let stored = store.reports().attempt_state(&trial.id, &trial.attempt).await?.facts_through;
         if acknowledged_facts(&attempt) > stored {
             behind.reported.push(trial.id.to_string());
         }

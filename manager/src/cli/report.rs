@@ -76,7 +76,7 @@ impl Summary {
             .find(|(row, result)| row.state == JobState::Succeeded && result.last.is_none());
         let mut reported = BTreeSet::new();
         if let Some((row, _)) = silent {
-            let metrics = store.metrics(&row.id).await?;
+            let metrics = store.reports().metrics(&row.id).await?;
             reported.extend(metrics.into_iter().map(|row| printable(&row.metric.name)));
         }
         let (direction, objective) = (spec.direction, spec.objective.clone());

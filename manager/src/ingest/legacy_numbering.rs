@@ -143,7 +143,7 @@ impl Shared {
         let row = store.trials().get(trial).await?;
         let row = row.ok_or_else(|| store::Error::UnknownTrial(trial.clone()))?;
         let attempt = ids::legacy_attempt(&row.attempt);
-        let state = store.attempt_state(trial, &attempt).await?;
+        let state = store.reports().attempt_state(trial, &attempt).await?;
         let through = match lane {
             Lane::Facts => state.facts_through,
             Lane::Bulk => state.bulk_through,
@@ -153,13 +153,15 @@ impl Shared {
         let mut metrics = HashSet::new();
         match lane {
             Lane::Facts => {
-                let rows = store.metrics(trial).await?;
+                let rows = store.reports().metrics(trial).await?;
                 let rows = rows.iter().filter(|row| row.attempt == attempt);
                 metrics.extend(rows.map(|row| self.hash_metric(&row.metric)));
             }
             Lane::Bulk => {
-                next.stdout_bytes = store.log_end(trial, &attempt, Stream::Stdout).await?;
-                next.stderr_bytes = store.log_end(trial, &attempt, Stream::Stderr).await?;
+                next.stdout_bytes =
+                    store.reports().log_end(trial, &attempt, Stream::Stdout).await?;
+                next.stderr_bytes =
+                    store.reports().log_end(trial, &attempt, Stream::Stderr).await?;
             }
         }
         Ok(Position { about: row.attempt, attempt, next, metrics })

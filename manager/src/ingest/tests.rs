@@ -104,7 +104,7 @@ async fn only_new_reports_reach_the_experiment_and_all_are_acknowledged() {
     assert_eq!(intake.accept(facts(0..2)).await.unwrap().through, Some(4));
     assert_eq!(intake.accept(facts(0..0)).await.unwrap().through, Some(4));
     assert_eq!(bed.received(), [vec![0, 1, 2], vec![3, 4], vec![], vec![]]);
-    let rows = bed.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
+    let rows = bed.store.reports().metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
     assert!(rows.iter().all(|row| row.stored_at_ms == 77));
 }
 
@@ -142,7 +142,7 @@ async fn the_reports_of_a_dropped_request_reach_the_experiment() {
     let intake = bed.intake.clone();
     let request = tokio::spawn(async move { intake.accept(facts(1..3)).await });
     let (t, a) = (TrialJobId::new("t").unwrap(), AttemptId::new("a").unwrap());
-    while bed.store.attempt_state(&t, &a).await.unwrap().facts_through != Some(2) {
+    while bed.store.reports().attempt_state(&t, &a).await.unwrap().facts_through != Some(2) {
         tokio::task::yield_now().await;
     }
     request.abort();
@@ -222,7 +222,7 @@ async fn permanently_lost_reports_are_noted_once() {
     for batch in [facts(0..0), facts(6..8), facts(6..9)] {
         assert!(!bed.intake.accept(gone(batch)).await.unwrap().resend);
     }
-    let rows = bed.store.reports(&trial, Lane::Facts).await.unwrap();
+    let rows = bed.store.reports().all(&trial, Lane::Facts).await.unwrap();
     let kinds: Vec<_> = rows.iter().map(|row| (row.seq, row.kind.as_str())).collect();
     let expected = [(0, "metric"), (1, "metric"), (2, "metric"), (5, "note")];
     assert_eq!(kinds[..4], expected);

@@ -1,5 +1,7 @@
 //! SQL of attempts and their reports. Every report is stored once, however often it arrives.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
@@ -10,12 +12,16 @@ use trial_protocol::{
     Stream, TrialJobId, Verdict,
 };
 
+use super::database::Database;
+use super::error::Error;
 use super::gap::{self, Gap};
 use super::readers::{
     parse_column, parse_json_column, read_optional_unsigned, read_unsigned, to_storable,
 };
+use super::rows::{
+    Arrival, AttemptState, FinalRecords, IngestOutcome, LogChunkRow, MetricRow, ReportRow,
+};
 use super::trial_records::{append_event, trial_key};
-use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
 /// The bytes that are kept from the start and from the end of each stream of an attempt. A trial that prints without
@@ -31,20 +37,236 @@ pub(super) const SELECT_SENDER: &str = "SELECT t.key, a.key, a.facts_through, a.
      FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
 
+/// The number of a derived metric on the facts lane. It sorts after every report of an agent.
+pub(super) const DERIVED_METRIC_SEQ: i64 = i64::MAX;
+
+/// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
+pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
+
+/// The attempts of trials and their reports.
+#[derive(Clone, Debug)]
+pub struct ReportRecords {
+    database: Database,
+}
+
+impl ReportRecords {
+    pub(super) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
+    /// [`Error::Overloaded`] instead of waiting. The caller may keep the batch to submit it again.
+    pub async fn ingest(&self, arrival: Arc<Arrival>, now_ms: i64) -> Result<IngestOutcome, Error> {
+        let work = {
+            let arrival = Arc::clone(&arrival);
+            move |c: &Connection| store_batch(c, &arrival, now_ms)
+        };
+        let weight = 1 + arrival.batch.reports.len();
+        let written = self.database.try_write(weight, work).await?;
+        let new = written.fresh.iter();
+        let fresh = match Arc::try_unwrap(arrival) {
+            Ok(own) => {
+                let reports = own.batch.reports.into_iter().zip(new);
+                reports.filter_map(|(report, new)| new.then_some(report)).collect()
+            }
+            Err(shared) => {
+                let reports = shared.batch.reports.iter().zip(new);
+                reports.filter(|(_, new)| **new).map(|(report, _)| report.clone()).collect()
+            }
+        };
+        Ok(IngestOutcome { through: written.through, fresh, resend: written.resend })
+    }
+
+    /// Stores a final result that the manager derived for an attempt, unless one is stored.
+    pub async fn insert_derived_metric(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        metric: Metric,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        let body = serde_json::to_string(&ReportBody::Metric(metric))
+            .expect("a metric's maps have text keys and its numbers are finite");
+        self.database
+            .write(move |c| {
+                let trial = trial_key(c, &id)?;
+                c.prepare_cached(
+                    "INSERT OR IGNORE INTO report \
+                     (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
+                     SELECT key, 0, ?, ?, ?, 'metric', ? FROM attempt WHERE trial = ? AND name = ?",
+                )?
+                .execute(params![
+                    DERIVED_METRIC_SEQ,
+                    at_ms,
+                    at_ms,
+                    body,
+                    trial,
+                    attempt.as_str()
+                ])?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's verdict. An attempt
+    /// without reports is recorded as ended.
+    pub async fn record_verdict(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        verdict: Verdict,
+        at_ms: i64,
+    ) -> Result<(), Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        let body = serde_json::to_string(&ReportBody::Ended(Box::new(verdict)))
+            .expect("a verdict's maps have text keys and its numbers are finite");
+        self.database
+            .write(move |c| {
+                let (trial, name) = (trial_key(c, &id)?, attempt.as_str());
+                c.prepare_cached(
+                    "INSERT INTO attempt (trial, name, last_heard_ms, ended) VALUES (?, ?, ?, 1) \
+                     ON CONFLICT (trial, name) DO UPDATE SET ended = 1",
+                )?
+                .execute(params![trial, name, at_ms])?;
+                c.prepare_cached(
+                    "INSERT OR IGNORE INTO report \
+                     (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
+                     SELECT key, 0, ?, ?, ?, 'ended', ?, 1 FROM attempt WHERE trial = ? AND name = ?",
+                )?
+                .execute(params![OWN_VERDICT_SEQ, at_ms, at_ms, body, trial, name])?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Returns a trial's metrics: attempts in the order of their first report, and each attempt's metrics by seq.
+    pub async fn metrics(&self, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
+        let id = id.clone();
+        self.database.read(move |c| select_metrics(c, &id)).await
+    }
+
+    /// Returns the final records of these attempts, in the order of the arguments.
+    pub async fn final_records(
+        &self,
+        attempts: Vec<(TrialJobId, AttemptId)>,
+    ) -> Result<Vec<FinalRecords>, Error> {
+        self.database
+            .read(move |c| {
+                let records = attempts.iter().map(|(id, attempt)| {
+                    let ended = select_attempt_state(c, id, attempt)?.ended;
+                    let verdict = if ended { select_verdict(c, id, attempt)? } else { None };
+                    let started_at_ms = select_start(c, id, attempt)?;
+                    let metrics = select_metrics(c, id)?;
+                    Ok(FinalRecords { ended, started_at_ms, verdict, metrics })
+                });
+                records.collect()
+            })
+            .await
+    }
+
+    /// Returns all reports of a trial's agents on one lane as they arrived, except log chunks.
+    pub async fn all(&self, id: &TrialJobId, lane: Lane) -> Result<Vec<ReportRow>, Error> {
+        let id = id.clone();
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let mut statement = c.prepare_cached(
+                    "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.kind, r.body \
+                     FROM attempt a JOIN report r ON r.attempt = a.key AND r.lane = ? \
+                     WHERE a.trial = ? ORDER BY a.key, r.seq",
+                )?;
+                let rows = statement.query_and_then(params![lane_number(lane), key], |row| {
+                    Ok(ReportRow {
+                        attempt: parse_column(row, "name", AttemptId::new)?,
+                        lane,
+                        seq: read_unsigned(row, "seq")?,
+                        observed_at_ms: row.get("observed_at_ms")?,
+                        stored_at_ms: row.get("stored_at_ms")?,
+                        kind: row.get("kind")?,
+                        // Valid JSON that is nested too deeply for a `Value` is returned as text.
+                        body: parse_json_column(row, "body")
+                            .or_else(|_| row.get("body").map(Value::String))?,
+                    })
+                })?;
+                rows.collect()
+            })
+            .await
+    }
+
+    /// Returns a trial's output on one stream, as far as it has been delivered.
+    pub async fn log(&self, id: &TrialJobId, stream: Stream) -> Result<Vec<LogChunkRow>, Error> {
+        let id = id.clone();
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let mut statement = c.prepare_cached(
+                    "SELECT a.name, l.offset_bytes, l.observed_at_ms, l.bytes FROM attempt a \
+                     JOIN log_chunk l ON l.attempt = a.key \
+                     WHERE a.trial = ? AND l.stream = ? ORDER BY a.key, l.seq",
+                )?;
+                let rows = statement.query_and_then(params![key, stream_word(stream)], |row| {
+                    Ok(LogChunkRow {
+                        attempt: parse_column(row, "name", AttemptId::new)?,
+                        stream,
+                        offset_bytes: read_unsigned(row, "offset_bytes")?,
+                        observed_at_ms: row.get("observed_at_ms")?,
+                        bytes: row.get("bytes")?,
+                    })
+                })?;
+                rows.collect()
+            })
+            .await
+    }
+
+    /// Returns the end of an attempt's output on one stream, in bytes, as far as it has been delivered.
+    pub async fn log_end(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+        stream: Stream,
+    ) -> Result<u64, Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.database
+            .read(move |c| {
+                let key = trial_key(c, &id)?;
+                let mut statement = c.prepare_cached(
+                    "SELECT coalesce(max(l.offset_bytes + length(l.bytes)), 0) AS log_end \
+                     FROM attempt a JOIN log_chunk l ON l.attempt = a.key \
+                     WHERE a.trial = ? AND a.name = ? AND l.stream = ?",
+                )?;
+                let mut rows =
+                    statement.query(params![key, attempt.as_str(), stream_word(stream)])?;
+                rows.next()?.map_or(Ok(0), |row| read_unsigned(row, "log_end"))
+            })
+            .await
+    }
+
+    /// Returns the state of an attempt's reports. Every field is empty if no report of the attempt has arrived.
+    pub async fn attempt_state(
+        &self,
+        id: &TrialJobId,
+        attempt: &AttemptId,
+    ) -> Result<AttemptState, Error> {
+        let (id, attempt) = (id.clone(), attempt.clone());
+        self.database.read(move |c| select_attempt_state(c, &id, &attempt)).await
+    }
+}
+
 /// The result of writing a batch.
 #[derive(Debug)]
-pub(super) struct StoredBatch {
+struct StoredBatch {
     /// The highest number up to which the lane is stored.
-    pub(super) through: Option<u64>,
+    through: Option<u64>,
     /// A flag for each report of the batch: `true` if the report was new.
-    pub(super) fresh: Vec<bool>,
+    fresh: Vec<bool>,
     /// `true` if nothing was stored because earlier reports are missing that the agent can send again.
-    pub(super) resend: bool,
+    resend: bool,
 }
 
 /// Stores the reports of the batch that are not stored yet, and the time of the attempt's last report. All checks
 /// precede the first write.
-pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredBatch, Error> {
+fn store_batch(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredBatch, Error> {
     let batch = &arrival.batch;
     check_numbers(batch)?;
     let BatchSender { trial, attempt, through, is_trial_over } =
@@ -148,58 +370,6 @@ impl<'c> ReportStatements<'c> {
         ])?;
         Ok(stored == 1)
     }
-}
-
-/// The number of a derived metric on the facts lane. It sorts after every report of an agent.
-pub(super) const DERIVED_METRIC_SEQ: i64 = i64::MAX;
-
-/// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
-pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
-
-/// Stores the manager's own verdict on an attempt, which takes precedence over the agent's. An attempt without
-/// reports is recorded as ended.
-pub(super) fn insert_verdict(
-    c: &Connection,
-    id: &TrialJobId,
-    attempt: &AttemptId,
-    verdict: &Verdict,
-    now_ms: i64,
-) -> Result<(), Error> {
-    let (trial, name) = (trial_key(c, id)?, attempt.as_str());
-    let body = serde_json::to_string(&ReportBody::Ended(Box::new(verdict.clone())))
-        .expect("a verdict's maps have text keys and its numbers are finite");
-    c.prepare_cached(
-        "INSERT INTO attempt (trial, name, last_heard_ms, ended) VALUES (?, ?, ?, 1) \
-         ON CONFLICT (trial, name) DO UPDATE SET ended = 1",
-    )?
-    .execute(params![trial, name, now_ms])?;
-    c.prepare_cached(
-        "INSERT OR IGNORE INTO report \
-         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
-         SELECT key, 0, ?, ?, ?, 'ended', ?, 1 FROM attempt WHERE trial = ? AND name = ?",
-    )?
-    .execute(params![OWN_VERDICT_SEQ, now_ms, now_ms, body, trial, name])?;
-    Ok(())
-}
-
-/// Stores a metric that the manager derived.
-pub(super) fn insert_derived_metric(
-    c: &Connection,
-    id: &TrialJobId,
-    attempt: &AttemptId,
-    metric: &Metric,
-    now_ms: i64,
-) -> Result<(), Error> {
-    let trial = trial_key(c, id)?;
-    let body = serde_json::to_string(&ReportBody::Metric(metric.clone()))
-        .expect("a metric's maps have text keys and its numbers are finite");
-    c.prepare_cached(
-        "INSERT OR IGNORE INTO report \
-         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
-         SELECT key, 0, ?, ?, ?, 'metric', ? FROM attempt WHERE trial = ? AND name = ?",
-    )?
-    .execute(params![DERIVED_METRIC_SEQ, now_ms, now_ms, body, trial, attempt.as_str()])?;
-    Ok(())
 }
 
 /// Rejects a batch with numbers that cannot be stored, before the first write.
@@ -370,7 +540,8 @@ fn kind_of<'a>(body: &ReportBody, raw: &'a str) -> std::borrow::Cow<'a, str> {
     known.into()
 }
 
-pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
+/// Reads a trial's metrics.
+fn select_metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
     let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM attempt a \
@@ -404,7 +575,8 @@ pub(super) fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
     }))
 }
 
-pub(super) fn verdict(
+/// Reads the verdict on an attempt.
+fn select_verdict(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,
@@ -423,8 +595,8 @@ pub(super) fn verdict(
     verdicts.find_map(Result::transpose).transpose()
 }
 
-/// Returns the time at which an attempt's agent started the command, by the agent's clock.
-pub(super) fn started_at(
+/// Reads the time at which an attempt's agent started the command, by the agent's clock.
+fn select_start(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,
@@ -437,70 +609,8 @@ pub(super) fn started_at(
     Ok(statement.query_row(params![key, attempt.as_str()], |row| row.get(0)).optional()?)
 }
 
-pub(super) fn reports(
-    c: &Connection,
-    id: &TrialJobId,
-    lane: Lane,
-) -> Result<Vec<ReportRow>, Error> {
-    let key = trial_key(c, id)?;
-    let mut statement = c.prepare_cached(
-        "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.kind, r.body FROM attempt a \
-         JOIN report r ON r.attempt = a.key AND r.lane = ? WHERE a.trial = ? ORDER BY a.key, r.seq",
-    )?;
-    let rows = statement.query_and_then(params![lane_number(lane), key], |row| {
-        Ok(ReportRow {
-            attempt: parse_column(row, "name", AttemptId::new)?,
-            lane,
-            seq: read_unsigned(row, "seq")?,
-            observed_at_ms: row.get("observed_at_ms")?,
-            stored_at_ms: row.get("stored_at_ms")?,
-            kind: row.get("kind")?,
-            // Valid JSON that is nested too deeply for a `Value` is returned as text.
-            body: parse_json_column(row, "body").or_else(|_| row.get("body").map(Value::String))?,
-        })
-    })?;
-    rows.collect()
-}
-
-pub(super) fn log(
-    c: &Connection,
-    id: &TrialJobId,
-    stream: Stream,
-) -> Result<Vec<LogChunkRow>, Error> {
-    let key = trial_key(c, id)?;
-    let mut statement = c.prepare_cached(
-        "SELECT a.name, l.offset_bytes, l.observed_at_ms, l.bytes FROM attempt a \
-         JOIN log_chunk l ON l.attempt = a.key \
-         WHERE a.trial = ? AND l.stream = ? ORDER BY a.key, l.seq",
-    )?;
-    let rows = statement.query_and_then(params![key, stream_word(stream)], |row| {
-        Ok(LogChunkRow {
-            attempt: parse_column(row, "name", AttemptId::new)?,
-            stream,
-            offset_bytes: read_unsigned(row, "offset_bytes")?,
-            observed_at_ms: row.get("observed_at_ms")?,
-            bytes: row.get("bytes")?,
-        })
-    })?;
-    rows.collect()
-}
-
-pub(super) fn log_end(
-    c: &Connection,
-    id: &TrialJobId,
-    attempt: &AttemptId,
-    stream: Stream,
-) -> Result<u64, Error> {
-    let key = trial_key(c, id)?;
-    let mut statement = c.prepare_cached(
-        "SELECT coalesce(max(l.offset_bytes + length(l.bytes)), 0) AS log_end FROM attempt a \
-         JOIN log_chunk l ON l.attempt = a.key WHERE a.trial = ? AND a.name = ? AND l.stream = ?",
-    )?;
-    let mut rows = statement.query(params![key, attempt.as_str(), stream_word(stream)])?;
-    rows.next()?.map_or(Ok(0), |row| read_unsigned(row, "log_end"))
-}
-
-pub(super) fn attempt_state(
+/// Reads the state of an attempt's reports.
+fn select_attempt_state(
     c: &Connection,
     id: &TrialJobId,
     attempt: &AttemptId,
@@ -517,7 +627,7 @@ pub(super) fn attempt_state(
     })
 }
 
-pub(super) fn lane_number(lane: Lane) -> i64 {
+fn lane_number(lane: Lane) -> i64 {
     match lane {
         Lane::Facts => 0,
         Lane::Bulk => 1,

@@ -252,6 +252,6 @@ pub struct FinalRecords {
     pub started_at_ms: Option<i64>,
     /// The verdict, if the attempt has ended and this build can parse the verdict.
     pub verdict: Option<Verdict>,
-    /// The metrics of all attempts of the trial, in the order of [`Store::metrics`](super::Store::metrics).
+    /// The metrics of all attempts of the trial, in the order of [`ReportRecords::metrics`](super::ReportRecords::metrics).
     pub metrics: Vec<MetricRow>,
 }

@@ -80,7 +80,7 @@ impl Bed {
 
     /// Returns the sequence and the value of each stored metric, in order.
     async fn metrics(&self) -> Vec<(u64, Value)> {
-        let rows = self.store.metrics(&trial_id()).await.unwrap();
+        let rows = self.store.reports().metrics(&trial_id()).await.unwrap();
         rows.into_iter()
             .map(|row| (row.metric.sequence, row.metric.value.as_json().clone()))
             .collect()
@@ -89,7 +89,7 @@ impl Bed {
     /// Returns all output, and checks that each piece begins at the end of the previous one.
     async fn log(&self) -> String {
         let mut log = Vec::new();
-        for chunk in self.store.log(&trial_id(), Stream::Stdout).await.unwrap() {
+        for chunk in self.store.reports().log(&trial_id(), Stream::Stdout).await.unwrap() {
             assert_eq!(usize::try_from(chunk.offset_bytes).unwrap(), log.len());
             log.extend(chunk.bytes);
         }
@@ -211,11 +211,11 @@ async fn a_retried_trial_stores_new_reports() {
     bed.post("update-metrics/exp/abcde", both.to_string()).await;
     bed.line("trial", &again("0.5")).await;
     bed.line("trial", "hello").await;
-    let rows = bed.store.metrics(&trial_id()).await.unwrap();
+    let rows = bed.store.reports().metrics(&trial_id()).await.unwrap();
     let found: Vec<_> =
         rows.iter().map(|row| (row.attempt.as_str(), row.seq, row.metric.sequence)).collect();
     assert_eq!(found, [("a-legacy", 0, 0), ("b-legacy", 0, 0), ("b-legacy", 1, 1)]);
-    let log = bed.store.log(&trial_id(), Stream::Stdout).await.unwrap();
+    let log = bed.store.reports().log(&trial_id(), Stream::Stdout).await.unwrap();
     let log: Vec<_> = log.iter().map(|row| (row.attempt.as_str(), row.offset_bytes)).collect();
     assert_eq!(log, [("a-legacy", 0), ("b-legacy", 0)]);
 }
@@ -227,7 +227,7 @@ async fn errors_that_end_nnis_experiment_become_notes() {
         json!({"tag": "VCFail", "msg": "NNIManager version is 2.9, TrialKeeper version is 3.0"});
     bed.post("version/exp/abcde", fail.to_string()).await;
     bed.line("trial", "NNISDK_MEb'{it's no JSON'").await;
-    let facts = bed.store.reports(&trial_id(), Lane::Facts).await.unwrap();
+    let facts = bed.store.reports().all(&trial_id(), Lane::Facts).await.unwrap();
     let notes: Vec<_> = facts.iter().map(|row| row.body["code"].as_str().unwrap()).collect();
     assert_eq!(notes, ["version-mismatch", "metric-unreadable"]);
     assert_eq!(bed.log().await, "NNISDK_MEb'{it's no JSON'\n");
@@ -265,7 +265,7 @@ async fn invalid_posts_are_refused() {
     let large = format!(r#"{{"msg": "{}"}}"#, "x".repeat(8 << 20));
     assert_eq!(bed.post("stdout/exp/abcde", large).await.0, 413);
     assert_eq!(bed.log().await, "");
-    assert!(bed.store.reports(&trial_id(), Lane::Facts).await.unwrap().is_empty());
+    assert!(bed.store.reports().all(&trial_id(), Lane::Facts).await.unwrap().is_empty());
     let mut names: Vec<_> = std::fs::read_dir(bed.folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -341,7 +341,7 @@ async fn a_line_is_stored_when_it_is_sent_again_after_a_failure() {
     }
     assert_eq!(bed.metrics().await, [(0, json!(1)), (1, json!(2))]);
     assert_eq!(bed.log().await, "before\nafter\n");
-    let facts = bed.store.reports(&trial_id(), Lane::Facts).await.unwrap();
+    let facts = bed.store.reports().all(&trial_id(), Lane::Facts).await.unwrap();
     assert_eq!(
         facts.iter().map(|row| row.seq).collect::<Vec<_>>(),
         [0, 1],
@@ -461,7 +461,7 @@ async fn large_posts_wait_for_one_another_and_are_all_stored() {
     for answer in futures_util::future::join_all(posts).await {
         assert_eq!(answer, (StatusCode::OK, String::new()));
     }
-    let rows = bed.store.metrics(&TrialJobId::new("abcde").unwrap()).await.unwrap();
+    let rows = bed.store.reports().metrics(&TrialJobId::new("abcde").unwrap()).await.unwrap();
     let mut stored: Vec<_> = rows.iter().map(|row| row.metric.sequence).collect();
     stored.sort_unstable();
     assert_eq!(stored, [0, 1, 2, 3, 4, 5]);

@@ -185,7 +185,8 @@ async fn an_expired_token_is_valid_while_its_trial_runs_and_shortly_after() {
         let token = format!("Bearer {}", bed.state.secret.trial_token(&e, &t, made));
         let (status, ack) = bed.post(Some(&token), batch("e", trial).to_string()).await;
         assert_eq!((status.as_u16(), ack.get("token").is_some()), (expected, is_renewed), "{case}");
-        let stored = bed.state.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
+        let stored =
+            bed.state.store.reports().metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
         assert_eq!(stored.len(), usize::from(expected == 200), "{case}");
     }
     // A late report does not postpone the end.

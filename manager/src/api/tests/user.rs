@@ -97,7 +97,7 @@ impl Bed {
             acknowledged: None,
             forgotten: None,
         };
-        self.state.store.ingest(Arc::new(batch.into()), 6).await.unwrap();
+        self.state.store.reports().ingest(Arc::new(batch.into()), 6).await.unwrap();
     }
 
     pub(super) async fn change(&self, trial: &str, state: JobState) {

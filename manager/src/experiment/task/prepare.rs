@@ -221,14 +221,15 @@ impl ResumedTrials {
         let fate = determine_fate(deps, &row, &mut self.gone).await?;
         let result = replay_result(deps, &row, fate).await?;
         let succeeded = row.state == JobState::Succeeded;
-        self.has_reported =
-            self.has_reported || succeeded || !deps.store.metrics(&row.id).await?.is_empty();
+        self.has_reported = self.has_reported
+            || succeeded
+            || !deps.store.reports().metrics(&row.id).await?.is_empty();
         if succeeded {
             self.add_success(&row, result);
         }
         let mut ended = false;
         if matches!(fate, ResumedTrial::Alive { running_for: Some(_) }) {
-            ended = deps.store.attempt_state(&row.id, &row.attempt).await?.ended;
+            ended = deps.store.reports().attempt_state(&row.id, &row.attempt).await?.ended;
             self.leases.begin(&row.id, row.state == JobState::Lost && !ended);
         }
         if matches!(fate, ResumedTrial::Alive { .. }) {
@@ -280,7 +281,7 @@ async fn determine_fate(
     let known = match adopted {
         AdoptionResult::Gone(_) => recover_records(deps, row, watch).await?,
         AdoptionResult::Alive | AdoptionResult::Unknown => {
-            deps.store.attempt_state(&row.id, &row.attempt).await?
+            deps.store.reports().attempt_state(&row.id, &row.attempt).await?
         }
     };
     Ok(match adopted {
@@ -312,7 +313,7 @@ async fn determine_fate(
 
 /// Returns whether the store has a verdict that ends the trial of a job that no longer exists.
 async fn has_final_verdict(store: &Store, row: &TrialRow) -> Result<bool, store::Error> {
-    let words = store.final_records(vec![(row.id.clone(), row.attempt.clone())]).await?;
+    let words = store.reports().final_records(vec![(row.id.clone(), row.attempt.clone())]).await?;
     Ok(words
         .into_iter()
         .filter_map(|words| words.verdict)
@@ -326,7 +327,7 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
         return Ok(None);
     }
     let is_of_attempt = |report: &ReportRow| ids::submitted_attempt(&report.attempt) == row.attempt;
-    let reports = store.reports(&row.id, Lane::Facts).await?;
+    let reports = store.reports().all(&row.id, Lane::Facts).await?;
     let mut latest = reports.into_iter().rev().filter(is_of_attempt);
     Ok(latest.find_map(|ReportRow { attempt, seq, observed_at_ms, body, .. }| {
         let body = serde_json::from_value(body).ok();
@@ -345,7 +346,7 @@ async fn recover_records(
 ) -> Result<AttemptState, store::Error> {
     let (store, service) = (deps.store.clone(), Arc::clone(&deps.service));
     loop {
-        let known = store.attempt_state(&row.id, &row.attempt).await?;
+        let known = store.reports().attempt_state(&row.id, &row.attempt).await?;
         if known.ended || watch.has_accepted_all() {
             return Ok(known);
         }
@@ -405,7 +406,7 @@ pub(super) async fn stored_outcome(
 async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
     let mut steps = Steps::new(deps.spec.objective.as_deref());
     if deps.advisers.has_assessor() {
-        let rows = deps.store.metrics(&row.id).await?;
+        let rows = deps.store.reports().metrics(&row.id).await?;
         let keeper = ids::legacy_attempt(&row.attempt);
         let own = |of: &AttemptId| *of == row.attempt || *of == keeper;
         for known in rows.iter().filter(|known| own(&known.attempt)) {

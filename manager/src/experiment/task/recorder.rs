@@ -65,7 +65,9 @@ impl Recorder {
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
     ) -> Result<Vec<FinalRecords>, store::Error> {
-        self.inbox.retry_while_transient(|| self.store.final_records(attempts.to_vec())).await
+        self.inbox
+            .retry_while_transient(|| self.store.reports().final_records(attempts.to_vec()))
+            .await
     }
 
     /// Waits until a store that refused a write can be written.
@@ -175,7 +177,7 @@ impl Recorder {
         let now = self.clock.now_ms();
         self.inbox
             .retry_while_transient(|| {
-                self.store.record_verdict(trial, attempt, verdict.clone(), now)
+                self.store.reports().record_verdict(trial, attempt, verdict.clone(), now)
             })
             .await
     }
@@ -190,7 +192,7 @@ impl Recorder {
         let now = self.clock.now_ms();
         self.inbox
             .retry_while_transient(|| {
-                self.store.insert_derived_metric(trial, attempt, metric.clone(), now)
+                self.store.reports().insert_derived_metric(trial, attempt, metric.clone(), now)
             })
             .await
     }
@@ -277,7 +279,7 @@ pub async fn trial_result(
     trial: &TrialJobId,
     attempt: &AttemptId,
 ) -> Result<TrialResult, store::Error> {
-    let rows = store.metrics(trial).await?;
+    let rows = store.reports().metrics(trial).await?;
     let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
     Ok(result::pick_result_with_goals(metrics, attempt, spec.objective.as_deref(), &spec.goals))
 }

@@ -257,7 +257,7 @@ impl TestBed {
 }
 
 async fn metrics(store: &Store, trial: &TrialRow) -> Vec<(String, f64)> {
-    let rows = store.metrics(&trial.id).await.unwrap();
+    let rows = store.reports().metrics(&trial.id).await.unwrap();
     let kept = |row: &store::MetricRow| {
         (row.attempt.as_str().to_owned(), row.metric.value.number().unwrap())
     };

@@ -68,7 +68,7 @@ impl QueryTestStore {
             acknowledged: None,
             forgotten: None,
         };
-        self.store.ingest(Arc::new(batch.into()), 6000).await.unwrap();
+        self.store.reports().ingest(Arc::new(batch.into()), 6000).await.unwrap();
     }
 }
 

@@ -48,6 +48,7 @@ async fn writes_that_wait_share_one_commit() {
             let name = format!("a{number}");
             tokio::spawn(async move {
                 store
+                    .reports()
                     .ingest(arrival(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]), 1)
                     .await
             })
@@ -61,7 +62,7 @@ async fn writes_that_wait_share_one_commit() {
         assert_eq!(ingest.await.unwrap().unwrap().through, Some(0));
     }
     assert_eq!(bed.store.database().commits() - before, 1);
-    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap().len(), 100);
+    assert_eq!(bed.store.reports().metrics(&trial("t")).await.unwrap().len(), 100);
 }
 
 #[tokio::test]
@@ -71,11 +72,14 @@ async fn a_full_queue_refuses_batches() {
     let waiting: Vec<_> = (0..QUEUE_CAPACITY)
         .map(|_| {
             let store = bed.store.clone();
-            tokio::spawn(async move { store.ingest(arrival("a", Lane::Facts, vec![]), 1).await })
+            tokio::spawn(async move {
+                store.reports().ingest(arrival("a", Lane::Facts, vec![]), 1).await
+            })
         })
         .collect();
     wait_for_queue(&bed, QUEUE_CAPACITY).await;
-    let refused = bed.store.ingest(arrival("a", Lane::Facts, vec![]), 1).await.unwrap_err();
+    let refused =
+        bed.store.reports().ingest(arrival("a", Lane::Facts, vec![]), 1).await.unwrap_err();
     assert!(matches!(refused, Error::Overloaded), "{refused}");
     drop(release);
     held.await.unwrap().unwrap();
@@ -94,19 +98,19 @@ fn large_batch(attempt: &str) -> Arc<Arrival> {
 async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     let bed = TestStore::with_trial().await;
     leave_room(bed.store.database(), 2).await;
-    let failed = bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
+    let failed = bed.store.reports().ingest(large_batch("a"), 1).await.unwrap_err();
     assert_eq!(failed.failure_kind(), Some(FailureKind::Full), "{failed}");
     assert_eq!(
         bed.store.database().write_error().and_then(|error| error.failure_kind()),
         Some(FailureKind::Full)
     );
-    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
+    assert_eq!(bed.store.reports().metrics(&trial("t")).await.unwrap(), []);
 
     leave_room(bed.store.database(), 1000).await;
     assert!(bed.store.database().write_error().is_some(), "nothing has been written yet");
     bed.store.database().probe().await.unwrap();
     assert!(bed.store.database().write_error().is_none());
-    let stored = bed.store.ingest(large_batch("a"), 1).await.unwrap();
+    let stored = bed.store.reports().ingest(large_batch("a"), 1).await.unwrap();
     assert_eq!((stored.through, stored.fresh.len()), (Some(1), 2));
 }
 
@@ -118,7 +122,7 @@ async fn a_store_detects_without_a_write_that_the_disk_has_recovered() {
     let mut write_error = bed.store.database().watch_write_error();
     for _ in 0..2 {
         leave_room(bed.store.database(), 2).await;
-        bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
+        bed.store.reports().ingest(large_batch("a"), 1).await.unwrap_err();
         assert!(write_error.borrow_and_update().is_some());
         leave_room(bed.store.database(), 1000).await;
         tokio::time::timeout(WRITE_TIMEOUT, write_error.wait_for(Option::is_none))
@@ -142,14 +146,14 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
         bed.store.database().check_identity().await;
         let write_error = bed.store.database().write_error();
         assert!(matches!(write_error, Some(Error::Displaced { .. })), "{write_error:?}");
-        let refused = bed.store.ingest(large_batch("a"), 1).await.unwrap_err();
+        let refused = bed.store.reports().ingest(large_batch("a"), 1).await.unwrap_err();
         assert!(matches!(refused, Error::Displaced { .. }) && refused.is_temporary(), "{refused}");
         assert!(bed.store.database().write_error().is_some(), "the error remains");
         std::fs::rename(&away, &path).unwrap();
         bed.store.database().probe().await.unwrap();
         assert!(bed.store.database().write_error().is_none());
     }
-    assert_eq!(bed.store.metrics(&trial("t")).await.unwrap(), []);
+    assert_eq!(bed.store.reports().metrics(&trial("t")).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -159,7 +163,7 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let (release, held) = block_writer(&bed).await;
     let ingest = |arrival| {
         let store = bed.store.clone();
-        tokio::spawn(async move { store.ingest(arrival, 1).await })
+        tokio::spawn(async move { store.reports().ingest(arrival, 1).await })
     };
     let unknown = trial_protocol::ReportBatch {
         trial: TrialJobId::new("unknown").unwrap(),
@@ -179,7 +183,7 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     assert_eq!(full.await.unwrap().unwrap_err().failure_kind(), Some(FailureKind::Full));
     assert!(matches!(unknown.await.unwrap().unwrap_err(), Error::UnknownTrial(_)));
     assert_eq!(last.await.unwrap().unwrap().fresh.len(), 1);
-    let stored = bed.store.metrics(&trial("t")).await.unwrap();
+    let stored = bed.store.reports().metrics(&trial("t")).await.unwrap();
     let stored: Vec<_> = stored.into_iter().map(|row| row.attempt).collect();
     assert_eq!(stored, [attempt("a"), attempt("c")]);
 }
@@ -215,7 +219,7 @@ async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
     let bed = TestStore::with_trial().await;
     limit_log(&bed.path(), 300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
-        bed.store.ingest(large_batch(attempt), 1).await.unwrap();
+        bed.store.reports().ingest(large_batch(attempt), 1).await.unwrap();
         assert!(bed.store.database().write_error().is_none(), "{attempt}");
     }
 }

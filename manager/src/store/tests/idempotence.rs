@@ -55,7 +55,8 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
         let (name, reports) = &sources[source];
         let from = from.min(reports.len());
         let part = &reports[from..from.saturating_add(count).min(reports.len())];
-        let ingested = bed.store.ingest(arrival(name.0, name.1, part.to_vec()), 1).await.unwrap();
+        let ingested =
+            bed.store.reports().ingest(arrival(name.0, name.1, part.to_vec()), 1).await.unwrap();
 
         let model = stored.entry(*name).or_default();
         let new =
@@ -72,7 +73,7 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
         assert_eq!(&once, reports, "each report is new exactly once");
 
         let is_log = |report: &&Report| matches!(report.body, ReportBody::Log(_));
-        let rows = bed.store.reports(&t, *lane).await.unwrap();
+        let rows = bed.store.reports().all(&t, *lane).await.unwrap();
         let rows: Vec<_> = rows
             .into_iter()
             .filter(|row| row.attempt == attempt(name))
@@ -85,7 +86,7 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
             .collect();
         assert_eq!(rows, expected);
 
-        let chunks = bed.store.log(&t, Stream::Stdout).await.unwrap();
+        let chunks = bed.store.reports().log(&t, Stream::Stdout).await.unwrap();
         let chunks = chunks.iter().filter(|chunk| chunk.attempt == attempt(name)).count();
         let expected = sources
             .iter()
@@ -94,6 +95,6 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
             .count();
         assert_eq!(chunks, expected);
     }
-    let state = bed.store.attempt_state(&t, &attempt("a")).await.unwrap();
+    let state = bed.store.reports().attempt_state(&t, &attempt("a")).await.unwrap();
     assert_eq!((state.facts_through, state.ended), (Some(100), true));
 }

@@ -140,10 +140,10 @@ async fn errors_name_the_missing_row() {
             .await
             .unwrap_err(),
         bed.store.trials().set_intents(&[(t.clone(), None)], 0).await.unwrap_err(),
-        bed.store.metrics(&t).await.unwrap_err(),
-        bed.store.final_records(vec![(t.clone(), attempt("a"))]).await.unwrap_err(),
-        bed.store.attempt_state(&t, &attempt("a")).await.unwrap_err(),
-        bed.store.ingest(arrival("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
+        bed.store.reports().metrics(&t).await.unwrap_err(),
+        bed.store.reports().final_records(vec![(t.clone(), attempt("a"))]).await.unwrap_err(),
+        bed.store.reports().attempt_state(&t, &attempt("a")).await.unwrap_err(),
+        bed.store.reports().ingest(arrival("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
     ];
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
@@ -160,16 +160,19 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     let (store, t) = (&bed.store, trial("t"));
     // The second attempt reports before the first has sent all its reports.
     let first = vec![report(0, metric_body(0, 0.5)), report(3, metric_body(1, f64::NAN))];
-    assert_eq!(store.ingest(arrival("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
+    assert_eq!(
+        store.reports().ingest(arrival("z", Lane::Facts, first), 10).await.unwrap().through,
+        Some(3)
+    );
     let second = vec![report(0, metric_body(0, 0.7)), report(1, ended_body(1))];
-    store.ingest(arrival("b", Lane::Facts, second), 20).await.unwrap();
+    store.reports().ingest(arrival("b", Lane::Facts, second), 20).await.unwrap();
     let rest =
         vec![report(4, metric_body(2, 0.6)), report(5, ended_body(0)), report(6, ended_body(2))];
-    store.ingest(arrival("z", Lane::Facts, rest), 30).await.unwrap();
+    store.reports().ingest(arrival("z", Lane::Facts, rest), 30).await.unwrap();
 
     let bed = bed.reopen().await;
     let store = &bed.store;
-    let metrics = store.metrics(&t).await.unwrap();
+    let metrics = store.reports().metrics(&t).await.unwrap();
     let read: Vec<_> = metrics
         .iter()
         .map(|row| (row.attempt.as_str(), row.seq, row.observed_at_ms, row.stored_at_ms))
@@ -182,10 +185,10 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     assert_eq!(metrics[1].metric.kind, MetricKind::Intermediate);
 
     for (of, expected) in [("b", Some(verdict(1))), ("z", Some(verdict(0))), ("a", None)] {
-        let records = store.final_records(vec![(t.clone(), attempt(of))]).await.unwrap();
+        let records = store.reports().final_records(vec![(t.clone(), attempt(of))]).await.unwrap();
         assert_eq!(records[0].verdict, expected, "of attempt {of}");
     }
-    let state = store.attempt_state(&t, &attempt("z")).await.unwrap();
+    let state = store.reports().attempt_state(&t, &attempt("z")).await.unwrap();
     assert_eq!(
         state,
         AttemptState {
@@ -195,7 +198,7 @@ async fn reports_are_read_back_by_attempt_and_seq() {
             last_heard_ms: Some(30)
         }
     );
-    let silent = store.attempt_state(&t, &attempt("silent")).await.unwrap();
+    let silent = store.reports().attempt_state(&t, &attempt("silent")).await.unwrap();
     assert_eq!(silent, AttemptState::default());
 }
 
@@ -219,25 +222,26 @@ async fn the_bulk_lane_is_stored() {
         report(2, binary),
         report(3, broken),
     ];
-    let ingested = store.ingest(arrival("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
+    let ingested =
+        store.reports().ingest(arrival("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
     assert_eq!((ingested.through, &ingested.fresh), (Some(3), &reports));
 
-    let log = store.log(&t, Stream::Stdout).await.unwrap();
+    let log = store.reports().log(&t, Stream::Stdout).await.unwrap();
     let log: Vec<_> = log.into_iter().map(|chunk| (chunk.offset_bytes, chunk.bytes)).collect();
     assert_eq!(log, [(0, b"hallo".to_vec()), (5, vec![0xff, 0])]);
-    assert_eq!(store.log(&t, Stream::Stderr).await.unwrap(), []);
-    let rest = store.reports(&t, Lane::Bulk).await.unwrap();
+    assert_eq!(store.reports().log(&t, Stream::Stderr).await.unwrap(), []);
+    let rest = store.reports().all(&t, Lane::Bulk).await.unwrap();
     let rest: Vec<_> = rest.into_iter().map(|row| (row.seq, row.kind)).collect();
     assert_eq!(
         rest,
         [(1, "sample".to_owned()), (3, "log".to_owned())],
         "an unreadable chunk is kept as a report"
     );
-    let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
+    let state = store.reports().attempt_state(&t, &attempt("a")).await.unwrap();
     assert_eq!(state.bulk_through, Some(3));
-    let end = store.log_end(&t, &attempt("a"), Stream::Stdout).await.unwrap();
+    let end = store.reports().log_end(&t, &attempt("a"), Stream::Stdout).await.unwrap();
     assert_eq!(end, 7);
-    assert_eq!(store.log_end(&t, &attempt("b"), Stream::Stdout).await.unwrap(), 0);
+    assert_eq!(store.reports().log_end(&t, &attempt("b"), Stream::Stdout).await.unwrap(), 0);
     assert_eq!(state.facts_through, None, "each lane has its own count");
 }
 
@@ -246,9 +250,9 @@ async fn a_heartbeat_never_moves_the_time_of_the_last_report_back() {
     let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
-        let beat = store.ingest(arrival("a", Lane::Facts, vec![]), at_ms).await.unwrap();
+        let beat = store.reports().ingest(arrival("a", Lane::Facts, vec![]), at_ms).await.unwrap();
         assert_eq!((beat.through, beat.fresh), (None, vec![]));
-        let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
+        let state = store.reports().attempt_state(&t, &attempt("a")).await.unwrap();
         assert_eq!(state.last_heard_ms, Some(heard));
     }
 }

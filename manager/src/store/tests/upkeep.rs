@@ -14,10 +14,11 @@ use crate::store::{self, Error, Store};
 async fn bed_with_reports() -> TestStore {
     let bed = TestStore::with_trial().await;
     let reports = vec![report(0, metric_body(0, 0.5)), report(1, ended_body(0))];
-    bed.store.ingest(arrival("a", Lane::Facts, reports), 1).await.unwrap();
+    bed.store.reports().ingest(arrival("a", Lane::Facts, reports), 1).await.unwrap();
     // The last intermediate result is the final one, as for a trial that the assessor stopped.
     let ReportBody::Metric(last) = metric_body(0, 0.5) else { unreachable!() };
     bed.store
+        .reports()
         .insert_derived_metric(&trial("t"), &AttemptId::new("a").unwrap(), last, 2)
         .await
         .unwrap();
@@ -42,22 +43,27 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         let bed = TestStore::with_trial().await;
         let send = |reports: Vec<_>| async {
             if !reports.is_empty() {
-                bed.store.ingest(arrival("a1", Lane::Facts, reports), 1).await.unwrap();
+                bed.store.reports().ingest(arrival("a1", Lane::Facts, reports), 1).await.unwrap();
             }
         };
         send(before).await;
         let own = Verdict { cause: Cause::Preempted, ..verdict(143) };
         for _ in 0..2 {
-            bed.store.record_verdict(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
+            bed.store
+                .reports()
+                .record_verdict(&trial("t"), &attempt("a1"), own.clone(), 2)
+                .await
+                .unwrap();
         }
         send(after).await;
-        let records = bed.store.final_records(vec![(trial("t"), attempt("a1"))]).await.unwrap();
+        let records =
+            bed.store.reports().final_records(vec![(trial("t"), attempt("a1"))]).await.unwrap();
         assert!(records[0].ended, "{case}");
         assert_eq!(records[0].verdict.as_ref(), Some(&own), "{case}");
         let key = bed.store.queries().changes(0, 9).await.unwrap()[0].trial;
         let glance = bed.store.queries().summaries(vec![key], Vec::new()).await.unwrap().remove(0);
         assert_eq!(glance.verdict.as_deref(), Some(&own), "{case}");
-        let reports = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
+        let reports = bed.store.reports().all(&trial("t"), Lane::Facts).await.unwrap();
         let ends: Vec<_> = reports.iter().filter(|row| row.kind == "ended").collect();
         assert!(
             ends.last().unwrap().is_own() && !reports[0].is_own() | (reports.len() == 1),
@@ -78,8 +84,8 @@ async fn a_backup_of_a_running_store_opens_as_a_store() {
 
     let restored = Store::open(&copy).unwrap();
     assert_eq!(restored.trials().all().await.unwrap().len(), 1);
-    let metrics = bed.store.metrics(&trial("t")).await.unwrap();
-    assert_eq!(restored.metrics(&trial("t")).await.unwrap(), metrics);
+    let metrics = bed.store.reports().metrics(&trial("t")).await.unwrap();
+    assert_eq!(restored.reports().metrics(&trial("t")).await.unwrap(), metrics);
     restored.close().await;
     assert_eq!(store::check(&copy).unwrap(), Vec::<String>::new());
 }
@@ -156,7 +162,11 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
     ];
     for (seq, (chunk, fits)) in (0..).zip(table) {
         let text = format!("{chunk:?}");
-        let stored = bed.store.ingest(arrival("a1", Lane::Bulk, vec![report(seq, chunk)]), 1).await;
+        let stored = bed
+            .store
+            .reports()
+            .ingest(arrival("a1", Lane::Bulk, vec![report(seq, chunk)]), 1)
+            .await;
         match stored {
             Ok(_) => assert!(fits, "{text}"),
             Err(error) => {
