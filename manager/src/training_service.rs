@@ -63,13 +63,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The end of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobEndEvent {
-    /// The trial.
-    pub trial: TrialJobId,
-    /// Its attempt.
-    pub attempt: AttemptId,
+/// The end of a job at its training service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobEnd {
     /// The exit code of the job's first process (the agent) in the form that a shell shows, if known.
     pub exit_code: Option<i32>,
     /// The reason for the end, for the user, if the service knows more than a code.
@@ -93,21 +89,21 @@ pub struct JobEndEvent {
     pub refused: bool,
 }
 
+/// The news of the end of an attempt's job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobEndEvent {
+    /// The trial.
+    pub trial: TrialJobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The end.
+    pub end: JobEnd,
+}
+
 impl JobEndEvent {
     /// Returns the end of a job about which the service knows nothing else.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
-        Self {
-            trial,
-            attempt,
-            exit_code: None,
-            message: None,
-            class: None,
-            cause: None,
-            disruption: None,
-            succeeded: false,
-            replaced: false,
-            refused: false,
-        }
+        Self { trial, attempt, end: JobEnd::default() }
     }
 }
 

@@ -23,37 +23,8 @@
 use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
-use crate::training_service::JobEndEvent;
+use crate::training_service::JobEnd;
 use crate::training_service::completion::PodResult;
-
-/// The end of a job at its training service.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct JobEnd {
-    /// The exit code of the job's first process in the form that a shell shows, if the service knows it.
-    pub exit_code: Option<i32>,
-    /// The reason, for the user, if the service knows more than a code.
-    pub message: Option<String>,
-    /// The prospect of a retry, if the service knows it.
-    pub class: Option<Class>,
-    /// The cause, if the service is certain of it.
-    pub cause: Option<Cause>,
-    /// The disruption that removed the job's machine, in the platform's words.
-    pub disruption: Option<String>,
-    /// True if the service calls the job a success, regardless of its agent's observations.
-    pub succeeded: bool,
-    /// True if the service has not observed an end of the attempt, and another one must replace it.
-    pub replaced: bool,
-}
-
-impl JobEnd {
-    /// Converts a service's report of an end.
-    pub fn from_event(event: JobEndEvent) -> Self {
-        let JobEndEvent {
-            exit_code, message, class, cause, disruption, succeeded, replaced, ..
-        } = event;
-        Self { exit_code, message, class, cause, disruption, succeeded, replaced }
-    }
-}
 
 /// Returns the verdict that follows from the service's report. `None`: the agent's verdict or the manager's intent
 /// explains the end, or nothing does.

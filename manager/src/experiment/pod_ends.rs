@@ -7,7 +7,7 @@ use trial_protocol::{AttemptId, Class, Verdict};
 
 use super::ending;
 use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
-use crate::training_service::{JobEndEvent, VerdictTrust};
+use crate::training_service::{JobEnd, VerdictTrust};
 use crate::util::ids;
 
 /// The ends of the pods' commands, in the order in which they were reported.
@@ -107,25 +107,20 @@ impl PodEnds {
     }
 
     /// Returns the end of a job that follows from a decided end. The main pod's own verdict explains the rest.
-    pub fn job_event(
-        &self,
-        decided: &DecidedEnd,
-        completion: &TrialCompletion,
-        unexplained: JobEndEvent,
-    ) -> JobEndEvent {
+    pub fn job_end(&self, decided: &DecidedEnd, completion: &TrialCompletion) -> JobEnd {
         match &decided.end {
             TrialEnd::Succeeded => {
-                JobEndEvent { succeeded: true, exit_code: Some(0), ..unexplained }
+                JobEnd { succeeded: true, exit_code: Some(0), ..JobEnd::default() }
             }
             TrialEnd::Failed(place) if *place != completion.main => {
                 let Some(pod) = self.ends.iter().find(|end| end.place == *place) else {
-                    return unexplained;
+                    return JobEnd::default();
                 };
                 let message = format!("{} {}: {}", place.role, place.index, pod.message);
                 let (exit_code, class) = (pod.exit_code, Some(pod.class));
-                JobEndEvent { exit_code, message: Some(message), class, ..unexplained }
+                JobEnd { exit_code, message: Some(message), class, ..JobEnd::default() }
             }
-            TrialEnd::Failed(_) | TrialEnd::Requested | TrialEnd::Unexplained => unexplained,
+            TrialEnd::Failed(_) | TrialEnd::Requested | TrialEnd::Unexplained => JobEnd::default(),
         }
     }
 }

@@ -19,9 +19,10 @@ pub use self::events::{
     Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserChange, UserTrial,
 };
 use self::reruns::{Rerun, Reruns};
-use super::ending::{JobEnd, RecordedEnd, conclude, failure_class};
+use super::ending::{RecordedEnd, conclude, failure_class};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
+use crate::training_service::JobEnd;
 
 mod budget;
 mod events;

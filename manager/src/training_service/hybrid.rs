@@ -19,8 +19,8 @@ use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
 use self::schedule::{RefusalResult, Schedule};
 use super::completion::TrialCompletion;
 use super::{
-    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, JobPart, JobWait, Output,
-    PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, JobPart, JobWait,
+    Output, PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
 use crate::util::errors::chain;
 use crate::util::files::{create_private_folder, write_file};
@@ -168,17 +168,16 @@ impl HybridState {
         if let Err(error) = written {
             self.schedule().remove(trial, attempt);
             let message = Some(format!("cannot write {}: {error}", dir.path().display()));
-            let unexplained = JobEndEvent::unexplained(trial.clone(), attempt.clone());
             let class = Some(Class::Transient);
-            return self.send_news(JobNews::Gone(JobEndEvent { message, class, ..unexplained }));
+            let end = JobEnd { message, class, ..JobEnd::default() };
+            let (trial, attempt) = (trial.clone(), attempt.clone());
+            return self.send_news(JobNews::Gone(JobEndEvent { trial, attempt, end }));
         }
         self.report_part(trial, attempt, part);
         if let Err(error) = self.parts[part].service.submit(job).await {
-            let event = JobEndEvent {
-                message: Some(chain(&error)),
-                ..JobEndEvent::unexplained(trial.clone(), attempt.clone())
-            };
-            self.handle_refusal(part, event);
+            let end = JobEnd { message: Some(chain(&error)), ..JobEnd::default() };
+            let (trial, attempt) = (trial.clone(), attempt.clone());
+            self.handle_refusal(part, JobEndEvent { trial, attempt, end });
         }
     }
 
@@ -192,17 +191,18 @@ impl HybridState {
     }
 
     /// Handles a refusal by a part: the job goes to another part, or is gone if all parts have refused it.
-    fn handle_refusal(&self, part: usize, event: JobEndEvent) {
+    fn handle_refusal(&self, part: usize, mut event: JobEndEvent) {
         let JobEndEvent { trial, attempt, .. } = &event;
-        let why = event.message.clone().unwrap_or_else(|| "the trial was refused".to_owned());
+        let why = event.end.message.clone().unwrap_or_else(|| "the trial was refused".to_owned());
         match self.schedule().refuse(trial, attempt, part, &why, Instant::now()) {
             RefusalResult::Queued => {
                 warn!(%trial, "trainingService[{part}] refuses the trial: {why}; moving it to another part");
                 self.changed.notify_one();
             }
             RefusalResult::ByAll(reasons) => {
-                let message = Some(format!("no training service accepts the trial: {reasons}"));
-                self.send_news(JobNews::Gone(JobEndEvent { message, ..event }));
+                event.end.message =
+                    Some(format!("no training service accepts the trial: {reasons}"));
+                self.send_news(JobNews::Gone(event));
             }
             RefusalResult::Unknown => self.send_news(JobNews::Gone(event)),
         }
@@ -228,10 +228,10 @@ impl HybridState {
     /// Handles the news of a part.
     fn handle_news(&self, part: usize, news: JobNews) {
         match news {
-            JobNews::Gone(event) if event.refused => return self.handle_refusal(part, event),
+            JobNews::Gone(event) if event.end.refused => return self.handle_refusal(part, event),
             JobNews::Gone(event) => {
                 let mut schedule = self.schedule();
-                if event.exit_code.is_none() && event.class.is_some() {
+                if event.end.exit_code.is_none() && event.end.class.is_some() {
                     schedule.record_failed_start(&event.trial, &event.attempt, Instant::now());
                 }
                 schedule.remove(&event.trial, &event.attempt);

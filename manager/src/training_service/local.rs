@@ -27,8 +27,8 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 use self::gpus::Gpus;
 use super::agent_arguments::{AgentArguments, AgentPath, AgentSettings};
 use super::{
-    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, SubmitError, TrainingService,
-    TrialJobSpec,
+    AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, SubmitError,
+    TrainingService, TrialJobSpec,
 };
 use crate::token::Secret;
 use crate::util::files::{create_private_folder, try_lock, write_file};
@@ -421,7 +421,7 @@ impl LocalState {
 async fn watch_child(state: &LocalState, mut child: Child, job: TrialJobSpec) {
     let status = child.wait().await;
     state.agents().remove(&job.trial);
-    let event = match status {
+    let end = match status {
         Ok(status) => {
             let code = shell_exit_code(status);
             if code == AGENT_ERROR_CODE
@@ -433,20 +433,15 @@ async fn watch_child(state: &LocalState, mut child: Child, job: TrialJobSpec) {
             }
             let message =
                 if code == AGENT_ERROR_CODE { state.start_error(&job).await } else { None };
-            let TrialJobSpec { trial, attempt, .. } = job;
-            JobEndEvent {
-                exit_code: Some(code),
-                message,
-                ..JobEndEvent::unexplained(trial, attempt)
-            }
+            JobEnd { exit_code: Some(code), message, ..JobEnd::default() }
         }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
-            let TrialJobSpec { trial, attempt, .. } = job;
-            JobEndEvent { message, ..JobEndEvent::unexplained(trial, attempt) }
+            JobEnd { message, ..JobEnd::default() }
         }
     };
-    state.report_end(event).await;
+    let TrialJobSpec { trial, attempt, .. } = job;
+    state.report_end(JobEndEvent { trial, attempt, end }).await;
 }
 
 async fn watch_lock(state: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {

@@ -34,8 +34,8 @@ use self::session::MAX_MESSAGE_BYTES;
 use self::ssh::Ssh;
 use super::agent_arguments::AgentSettings;
 use super::{
-    AdoptionResult, FreeRoom, JobEndEvent, JobNews, JobNewsSender, JobWait, Output, SubmitError,
-    TrainingService, TrialJobSpec,
+    AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, JobWait, Output,
+    SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
 use crate::token::Secret;
@@ -272,13 +272,8 @@ impl RemoteState {
 
     fn report_fenced(&self, trial: TrialJobId, attempt: AttemptId, why: String) {
         let (message, class) = (Some(why), Some(Class::Transient));
-        let unexplained = JobEndEvent::unexplained(trial, attempt);
-        self.send_news(JobNews::Gone(JobEndEvent {
-            message,
-            class,
-            replaced: true,
-            ..unexplained
-        }));
+        let end = JobEnd { message, class, replaced: true, ..JobEnd::default() };
+        self.send_news(JobNews::Gone(JobEndEvent { trial, attempt, end }));
     }
 
     /// Assigns waiting trials to machines with room, in the order of their waits.
@@ -324,8 +319,8 @@ impl RemoteState {
             return;
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        let unexplained = JobEndEvent::unexplained(trial, attempt);
-        self.send_news(JobNews::Gone(JobEndEvent { exit_code, message, class, ..unexplained }));
+        let end = JobEnd { exit_code, message, class, ..JobEnd::default() };
+        self.send_news(JobNews::Gone(JobEndEvent { trial, attempt, end }));
         self.place_trials();
     }
 

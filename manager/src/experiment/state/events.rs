@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use trial_protocol::{MetricValue, StopReason, TrialJobId, Verdict};
 
-use crate::experiment::ending::{JobEnd, RecordedEnd};
+use crate::experiment::ending::RecordedEnd;
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal};
+use crate::training_service::JobEnd;
 
 /// The state of an experiment, in NNI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

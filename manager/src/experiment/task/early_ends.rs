@@ -175,8 +175,8 @@ impl EarlyEnds {
             return None;
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");
-        let unexplained = JobEndEvent::unexplained(trial.clone(), attempt);
-        Some(jobs.get(trial)?.pods().job_event(&decided, &completion, unexplained))
+        let end = jobs.get(trial)?.pods().job_end(&decided, &completion);
+        Some(JobEndEvent { trial: trial.clone(), attempt, end })
     }
 
     /// Ends the jobs whose trials were decided long ago while some of their pods run. Their controller is down, or the
@@ -198,13 +198,12 @@ impl EarlyEnds {
     /// agents explain the end.
     pub(super) fn explain_by_pods(&self, jobs: &LiveTrials, event: JobEndEvent) -> JobEndEvent {
         let job = jobs.get(&event.trial).filter(|job| job.is_decided());
-        if event.disruption.is_some() || event.succeeded {
+        if event.end.disruption.is_some() || event.end.succeeded {
             return event;
         }
         match job.zip(self.decided_end(jobs, &event.trial)) {
             Some((job, (decided, completion))) => {
-                let unexplained = JobEndEvent::unexplained(event.trial, event.attempt);
-                job.pods().job_event(&decided, &completion, unexplained)
+                JobEndEvent { end: job.pods().job_end(&decided, &completion), ..event }
             }
             None => event,
         }

@@ -11,11 +11,10 @@ use super::live_trial::LiveTrial;
 use super::transient_errors::TransientError as _;
 use crate::config::render_command;
 use crate::experiment::code_recorder::CodeRecorder;
-use crate::experiment::ending::JobEnd;
 use crate::experiment::state;
 use crate::search::search_space::Parameters;
 use crate::token::Secret;
-use crate::training_service::{Token, TrainingService, TrialJobSpec, parameter_record};
+use crate::training_service::{JobEnd, Token, TrainingService, TrialJobSpec, parameter_record};
 use crate::util::errors::chain;
 use crate::util::ids;
 

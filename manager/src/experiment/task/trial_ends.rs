@@ -11,7 +11,7 @@ use trial_protocol::{
 use super::announcer::Announcer;
 use super::recorder::Recorder;
 use crate::config::ExperimentSpec;
-use crate::experiment::ending::{self, JobEnd, RecordedEnd};
+use crate::experiment::ending::{self, RecordedEnd};
 use crate::experiment::notice::Notice;
 use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
@@ -74,11 +74,10 @@ impl TrialEnds {
     ) -> Result<state::Event, store::Error> {
         let EndedJob { event, attempt, records, intent, step_name } = ended;
         let FinalRecords { verdict, metrics, started_at_ms, .. } = records;
-        let trial = event.trial.clone();
+        let JobEndEvent { trial, end: job_end, .. } = event;
         let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
         let (objective, goals) = (spec.objective.as_deref(), &spec.goals);
         let found = result::pick_result_with_goals(metrics.clone(), &attempt, objective, goals);
-        let job_end = JobEnd::from_event(event);
         let verdict = match ending::service_verdict(intent, verdict.as_ref(), &job_end) {
             Some(own) => {
                 recorder.record_verdict(&trial, &attempt, &own).await?;

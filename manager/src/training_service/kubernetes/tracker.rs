@@ -34,7 +34,7 @@ use super::kueue::QueueState;
 use super::outcome::{JobPhase, WorkloadOutcome};
 use super::workload::{StopRequest, Workload};
 use crate::config::kubernetes::WorkloadKind;
-use crate::training_service::{AdoptionResult, JobEndEvent, JobNews, VerdictTrust};
+use crate::training_service::{AdoptionResult, JobEnd, JobEndEvent, JobNews, VerdictTrust};
 
 mod action;
 mod finished;
@@ -221,8 +221,8 @@ impl Tracker {
         {
             self.finished.add(attempt.clone());
             let message = Some(UNREPORTED_SUCCESS.to_owned());
-            let unexplained = JobEndEvent::unexplained(of.0, of.1);
-            let event = JobEndEvent { exit_code, message, class, succeeded: true, ..unexplained };
+            let end = JobEnd { exit_code, message, class, succeeded: true, ..JobEnd::default() };
+            let event = JobEndEvent { trial: of.0, attempt: of.1, end };
             return (AdoptionResult::Gone(event), Vec::new());
         }
         let job = self.new_job(name, of, JobPhase::Waiting, now);

@@ -141,7 +141,8 @@ impl TestBed {
 }
 
 fn end_with_code(exit_code: Option<i32>) -> JobEndEvent {
-    JobEndEvent { exit_code, ..JobEndEvent::unexplained(trial(), attempt()) }
+    let end = JobEnd { exit_code, ..JobEnd::default() };
+    JobEndEvent { trial: trial(), attempt: attempt(), end }
 }
 
 #[tokio::test]

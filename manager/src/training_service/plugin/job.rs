@@ -17,7 +17,7 @@ use super::{
     ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, PluginState, RECOVER_TIMEOUT, SUBMIT_TIMEOUT,
     TrialJobSpec,
 };
-use crate::training_service::{JobEndEvent, JobNews, JobWait};
+use crate::training_service::{JobEnd, JobEndEvent, JobNews, JobWait};
 
 /// The number of processes that may try to recover the reports of a job that is gone.
 const MAX_RECOVERIES: u32 = 5;
@@ -82,7 +82,7 @@ impl PluginJob {
                 return None;
             }
             if self.stop_requested.is_some() && !self.may_exist {
-                return Some(self.unexplained());
+                return Some(self.event(JobEnd::default()));
             }
             let state = Arc::clone(&self.state);
             if let Some(trouble) = state.unavailable_reason() {
@@ -182,7 +182,7 @@ impl PluginJob {
                     );
                 let mut begun = self.handle_start_refusal(refusal);
                 if let StartResult::Ended(event) = &mut begun {
-                    event.refused = refused;
+                    event.end.refused = refused;
                 }
                 begun
             }
@@ -197,7 +197,7 @@ impl PluginJob {
                 self.refusal_end(message, Some(Class::Permanent))
             }
             Remedy::NextAttempt => self.refusal_end(message, Some(Class::Transient)),
-            Remedy::Cancelled => StartResult::Ended(self.unexplained()),
+            Remedy::Cancelled => StartResult::Ended(self.event(JobEnd::default())),
             Remedy::Room(pause) => {
                 self.may_exist = self.spec.is_none();
                 StartResult::Retry(pause, message)
@@ -222,10 +222,10 @@ impl PluginJob {
                     .or_else(|| serde_json::from_value(answer["gone"].clone()).ok().map(Box::new));
                 match end {
                     Some(gone) => StartResult::Ended(self.end_event(&gone).await),
-                    None => StartResult::Ended(self.unexplained()),
+                    None => StartResult::Ended(self.event(JobEnd::default())),
                 }
             }
-            _ if self.stop_requested.is_some() => StartResult::Ended(self.unexplained()),
+            _ if self.stop_requested.is_some() => StartResult::Ended(self.event(JobEnd::default())),
             _ => self.refusal_end("the plugin no longer knows the job".to_owned(), None),
         }
     }
@@ -275,15 +275,15 @@ impl PluginJob {
         let cause = (gone.reason == GoneReason::Oom).then_some(Cause::OomKernel);
         let disruption =
             matches!(gone.reason, GoneReason::Preempted | GoneReason::NodeLost).then(words);
-        JobEndEvent {
+        self.event(JobEnd {
             exit_code: gone.exit.shell_code(),
             message: words(),
             class,
             cause,
             disruption: disruption.flatten(),
             succeeded: gone.exit.shell_code() == Some(0) && words().is_some(),
-            ..self.unexplained()
-        }
+            ..JobEnd::default()
+        })
     }
 
     async fn recover_reports(&self) {
@@ -301,12 +301,14 @@ impl PluginJob {
         }
     }
 
-    fn unexplained(&self) -> JobEndEvent {
-        JobEndEvent::unexplained(self.key.trial.clone(), self.key.attempt.clone())
+    fn event(&self, end: JobEnd) -> JobEndEvent {
+        let AttemptKey { trial, attempt, .. } = &self.key;
+        JobEndEvent { trial: trial.clone(), attempt: attempt.clone(), end }
     }
 
     fn refusal_end(&self, message: String, class: Option<Class>) -> StartResult {
-        StartResult::Ended(JobEndEvent { message: Some(message), class, ..self.unexplained() })
+        let end = JobEnd { message: Some(message), class, ..JobEnd::default() };
+        StartResult::Ended(self.event(end))
     }
 
     fn report_wait(&self, why: &str) {

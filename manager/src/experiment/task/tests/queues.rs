@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
-use crate::training_service::{DepartedPod, JobWait, VerdictTrust};
+use crate::training_service::{DepartedPod, JobEnd, JobWait, VerdictTrust};
 use crate::util::ids;
 
 /// Returns the attempt of a pod.
@@ -208,7 +208,8 @@ async fn the_failure_of_another_pod_is_the_reason_for_the_end() {
             bed.wait_for_trial(JobState::Running).await;
             let (id, attempt) = (trial.id.clone(), trial.attempt.clone());
             let disruption = Some("EvictionByEvictionAPI".to_owned());
-            let gone = JobEndEvent { disruption, ..JobEndEvent::unexplained(id, attempt) };
+            let end = JobEnd { disruption, ..JobEnd::default() };
+            let gone = JobEndEvent { trial: id, attempt, end };
             bed.jobs.send(JobNews::Gone(gone)).unwrap();
             bed.wait_for_trial(JobState::SysCanceled).await;
         } else {

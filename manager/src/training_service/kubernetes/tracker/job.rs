@@ -16,7 +16,9 @@ use super::wait_reason::{WaitReason, missing_pod_reason, silent_agent_reason, un
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
 use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
 use crate::training_service::kubernetes::workload::StopRequest;
-use crate::training_service::{DepartedPod, JobEndEvent, JobImage, JobNews, JobWait, VerdictTrust};
+use crate::training_service::{
+    DepartedPod, JobEnd, JobEndEvent, JobImage, JobNews, JobWait, VerdictTrust,
+};
 
 /// A workload that has not ended.
 #[derive(Debug)]
@@ -612,11 +614,19 @@ impl Job {
             None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
-        let unexplained = JobEndEvent::unexplained(self.trial, self.attempt);
-        let base = JobEndEvent { exit_code, message: Some(message), class, cause, ..unexplained };
-        // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
-        // replaces it.
-        JobEndEvent { disruption, succeeded, replaced: self.is_unconfirmed, ..base }
+        let end = JobEnd {
+            exit_code,
+            message: Some(message),
+            class,
+            cause,
+            disruption,
+            succeeded,
+            // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
+            // replaces it.
+            replaced: self.is_unconfirmed,
+            refused: false,
+        };
+        JobEndEvent { trial: self.trial, attempt: self.attempt, end }
     }
 
     /// Returns the deadlines of the workload.

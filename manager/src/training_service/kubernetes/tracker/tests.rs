@@ -58,37 +58,28 @@ fn completed_phase(exit_code: Option<i32>, message: &str) -> JobPhase {
 }
 
 fn end_report(exit_code: Option<i32>, message: &str) -> TrackerAction {
-    let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
     let succeeded = exit_code == Some(0);
-    let unexplained = JobEndEvent::unexplained(trial, attempt);
-    TrackerAction::Report(JobNews::Gone(JobEndEvent {
-        exit_code,
-        message,
-        succeeded,
-        ..unexplained
-    }))
+    report_of(JobEnd { exit_code, message, succeeded, ..JobEnd::default() })
+}
+
+fn report_of(end: JobEnd) -> TrackerAction {
+    let (trial, attempt) = (trial("a"), attempt("a"));
+    TrackerAction::Report(JobNews::Gone(JobEndEvent { trial, attempt, end }))
 }
 
 /// Returns the end of a trial whose Framework was deleted by another client.
 fn deletion_report() -> TrackerAction {
     let message = "its Framework was deleted, but not by the manager".to_owned();
-    let unexplained = JobEndEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message), Some(Class::Transient));
-    TrackerAction::Report(JobNews::Gone(JobEndEvent { message, class, ..unexplained }))
+    report_of(JobEnd { message, class, ..JobEnd::default() })
 }
 
 /// Returns the end of an attempt that the cluster has never shown.
 fn never_created_report() -> TrackerAction {
     let message = "the cluster has no Framework of the attempt that an earlier manager recorded";
-    let unexplained = JobEndEvent::unexplained(trial("a"), attempt("a"));
     let (message, class) = (Some(message.to_owned()), Some(Class::Transient));
-    TrackerAction::Report(JobNews::Gone(JobEndEvent {
-        message,
-        class,
-        replaced: true,
-        ..unexplained
-    }))
+    report_of(JobEnd { message, class, replaced: true, ..JobEnd::default() })
 }
 
 pub(super) fn wait_report(why: &str) -> TrackerAction {
@@ -168,7 +159,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), at(7));
     let [TrackerAction::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(
-        event.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
+        event.end.message.as_ref().unwrap().starts_with("the trial ended, but its pod did not"),
         "{event:?}"
     );
     // After a stop by the user, the stop is the reason.
@@ -293,8 +284,11 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
         assert_eq!(tracker.handle_denied_pod("fa", "again".to_owned(), at(21)), []);
         tracker.handle_deleted_workload("fa");
         let ended = tracker.end_deleted_workload("fa");
-        let [TrackerAction::Report(JobNews::Gone(end))] = &ended[..] else { panic!("{ended:?}") };
-        assert_eq!((end.message.as_deref(), end.class), (Some(why), Some(Class::Permanent)));
+        let [TrackerAction::Report(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
+        assert_eq!(
+            (event.end.message.as_deref(), event.end.class),
+            (Some(why), Some(Class::Permanent))
+        );
     }
     // All pods exist by now.
     let mut tracker = created_tracker();
@@ -423,9 +417,9 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
         let [TrackerAction::Report(JobNews::Gone(event))] = &actions[..] else {
             panic!("{actions:?}")
         };
-        assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
-        assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
-        assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
+        assert_eq!(event.end.message.as_deref(), Some(message), "{pods:?}");
+        assert_eq!(event.end.disruption.is_some(), is_taken, "{pods:?}");
+        assert_eq!(event.end.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
     // The reason for the stop outranks a disruption of its pod.
     let mut tracker = created_tracker();
@@ -434,8 +428,8 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     tracker.observe_pod("fa-worker-0", None, Some(taken("Evicted")));
     let actions = tracker.handle_phase("fa", deleted("worker"), START_UP);
     let [TrackerAction::Report(JobNews::Gone(event))] = &actions[..] else { panic!("{actions:?}") };
-    assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
-    assert_eq!(event.disruption, None);
+    assert!(event.end.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
+    assert_eq!(event.end.disruption, None);
 }
 
 #[test]

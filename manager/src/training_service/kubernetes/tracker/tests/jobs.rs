@@ -103,12 +103,12 @@ fn a_job_that_nothing_resumes_fails_after_a_day_or_a_longer_start_up_deadline() 
         assert_eq!(tracker.tick(at(1) + time), [TrackerAction::Stop("ja".to_owned())]);
         tracker.handle_deleted_workload("ja");
         let actions = tracker.end_deleted_workload("ja");
-        let [TrackerAction::Report(JobNews::Gone(end))] = actions.as_slice() else {
+        let [TrackerAction::Report(JobNews::Gone(event))] = actions.as_slice() else {
             panic!("{actions:?}")
         };
         let hours = time.as_secs() / 3600;
         let message = format!("nothing resumed the trial within {hours} h: {SUSPENDED_REASON}");
-        assert_eq!((end.message.as_ref(), end.class), (Some(&message), Some(class)));
+        assert_eq!((event.end.message.as_ref(), event.end.class), (Some(&message), Some(class)));
     }
 }
 

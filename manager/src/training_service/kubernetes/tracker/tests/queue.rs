@@ -21,7 +21,7 @@ use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
 use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
 use crate::training_service::kubernetes::workload::train_job::TrainJob;
-use crate::training_service::{DepartedPod, JobEndEvent};
+use crate::training_service::{DepartedPod, JobEnd};
 use crate::training_service::{JobNews, JobWait};
 
 const START_UP: Duration = Duration::from_mins(10);
@@ -92,9 +92,13 @@ fn resumed_tracker(kind: &'static dyn Workload, pod: &str) -> Tracker {
 }
 
 /// Returns the reported end.
-pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEndEvent {
+pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEnd {
     let ends = actions.iter().filter_map(|action| {
-        if let TrackerAction::Report(JobNews::Gone(event)) = action { Some(event) } else { None }
+        if let TrackerAction::Report(JobNews::Gone(event)) = action {
+            Some(&event.end)
+        } else {
+            None
+        }
     });
     let ends: Vec<_> = ends.collect();
     let [end] = ends.as_slice() else { panic!("{actions:?}") };

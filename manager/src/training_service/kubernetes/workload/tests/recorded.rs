@@ -19,7 +19,7 @@ use crate::training_service::kubernetes::tracker::{
     PodKey, Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
 use crate::training_service::kubernetes::{kueue, pod_end};
-use crate::training_service::{JobEndEvent, JobNews};
+use crate::training_service::{JobEnd, JobEndEvent, JobNews};
 
 /// Returns the events of a recording, with each object complete. The job is called `tkx`.
 fn recording(case: &str) -> Vec<Value> {
@@ -238,10 +238,10 @@ pub(in crate::training_service::kubernetes::workload) fn ends(
 pub(in crate::training_service::kubernetes::workload) fn only_end<'a>(
     case: &str,
     news: &'a [JobNews],
-) -> &'a JobEndEvent {
+) -> &'a JobEnd {
     let ends = ends(news);
-    let [end] = ends.as_slice() else { panic!("{case}: {news:?}") };
-    end
+    let [event] = ends.as_slice() else { panic!("{case}: {news:?}") };
+    &event.end
 }
 
 /// The class of an end by a deletion, and of an end by a limit of the trial.
