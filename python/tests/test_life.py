@@ -128,8 +128,8 @@ def test_a_result_that_is_no_number_has_no_value(tmp_path):
 # Interrupts.
 
 
-def run_and_interrupt(code, tmp_path, count=1):
-    """Runs a script, interrupts it when it prints `ready`, and returns its exit code and its output."""
+def run_and_interrupt(code, tmp_path, count=1, sent=signal.SIGINT):
+    """Runs a script, sends it a signal when it prints `ready`, and returns its exit code and its output."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(code))
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
@@ -138,7 +138,7 @@ def run_and_interrupt(code, tmp_path, count=1):
         lines.append(line.strip())
         if line.startswith("ready") and count:
             count -= 1
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
     return process.wait(), lines
 
 
@@ -239,6 +239,98 @@ def test_a_second_ctrl_c_does_not_wait_for_the_trials(tmp_path):
         assert not lives(pid)
     finally:
         (tmp_path / "gate").touch()
+
+
+FORGOTTEN = {
+    "start": 'tk.Experiment(**fields, trial_command="sleep 600").start()',
+    "search": "tk.search(never, SPACE, wait=False, id='mine', data_dir='data')",
+}
+
+
+@pytest.mark.parametrize("call", FORGOTTEN.values(), ids=FORGOTTEN)
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
+def test_a_search_without_a_variable_stops_with_the_script(tmp_path, call, end):
+    code = f"""
+    import os, time
+    import trialkeeper as tk
+    SPACE = {SPACE!r}
+    fields = dict(search_space=SPACE, tuner={RANDOM!r}, max_trial_number=1, id="mine", data_dir="data")
+    def never(p):
+        time.sleep(600)
+    if __name__ == "__main__":
+        {call}
+        {end}
+    """
+    assert run_and_interrupt(code, tmp_path) == (0, [])
+    assert tk.connect("mine", data_dir=tmp_path / "data").wait(timeout=60) == "STOPPED"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("call", ["run", "start"])
+def test_a_signal_that_ends_the_script_stops_its_search_which_can_be_resumed(tmp_path, sent, call):
+    rest = """
+    experiment.config["trialCommand"] = "while ! [ -e gate ]; do sleep 0.02; done; echo loss=1"
+    original = experiment._follow
+    def follow(follower):
+        print(experiment.id, flush=True)
+        print("ready", flush=True)
+        return original(follower)
+    experiment._follow = follow
+    """
+    calls = {"run": "experiment.run()", "start": "experiment.start()\nlist(experiment.watch())"}
+    script = SEARCH + textwrap.dedent(rest) + calls[call]
+    code, (id, _) = run_and_interrupt(script, tmp_path, sent=sent)
+    assert code == -sent
+    experiment = tk.connect(id, data_dir=tmp_path / "data")
+    assert experiment.wait(timeout=60) == "STOPPED"
+    (tmp_path / "gate").touch()
+    assert experiment.resume().wait(timeout=120) == "DONE"
+
+
+def test_a_search_stops_with_its_script_although_a_forked_process_lives_on(tmp_path):
+    rest = """
+    import time
+    experiment.start()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        # The child sees an ended manager, as it is not its parent, and leaves it alone.
+        assert experiment.url is None
+        os.close(1)
+        os.write(write, b"1")
+        while not os.path.exists("gate"):
+            time.sleep(0.02)
+        sys.exit()
+    os.read(read, 1)
+    print(experiment.id, flush=True)
+    print("ready", flush=True)
+    experiment.wait()
+    """
+    try:
+        code, (id, _) = run_and_interrupt(SEARCH + textwrap.dedent(rest), tmp_path, sent=signal.SIGKILL)
+        assert code == -signal.SIGKILL
+        assert tk.connect(id, data_dir=tmp_path / "data").wait(timeout=60) == "STOPPED"
+    finally:
+        (tmp_path / "gate").touch()
+
+
+def test_an_ended_search_leaves_no_process(tmp_path):
+    code = """
+import os, sys, trialkeeper as tk
+space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+def start(**fields):
+    return tk.Experiment(
+        trial_command="echo loss=1", search_space=space, tuner={"name": "Random"}, data_dir=sys.argv[1], **fields
+    ).start()
+pid = start(max_trial_number=1, id="forgotten")._manager._process.pid
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+start(max_trial_number=1).wait()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("none")
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
 
 
 def test_a_detached_search_outlives_the_script(tmp_path):

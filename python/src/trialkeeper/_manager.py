@@ -29,8 +29,11 @@ _START_TIMEOUT_S = 60.0
 #: The maximum time in seconds for the manager to exit if it does not wait for its trials.
 _LEAVE_TIMEOUT_S = 10.0
 
-#: The managers that exit with this process.
-_attached: weakref.WeakSet[ManagerProcess] = weakref.WeakSet()
+#: The watchdog ends with a line on its standard input. At the end of the input, it stops the manager.
+_WATCH = 'read -r line || kill "$1"'
+
+#: The running managers that exit with this process, and their watchdogs. Scripts need no variable for them.
+_attached: dict[ManagerProcess, subprocess.Popen[bytes]] = {}
 
 
 class ManagerProcess:
@@ -43,6 +46,7 @@ class ManagerProcess:
         :param detach: whether the manager outlives this process.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
+        _release_ended()
         command = [str(find_program("trial-manager")), *words]
         #: The experiment's id; ``None`` if nothing was left to do.
         self.id: Optional[str] = None
@@ -61,30 +65,32 @@ class ManagerProcess:
             start_new_session=True,
         )
         try:
+            if not detach:
+                _attached[self] = _start_watchdog(self._process.pid)
             self._hand_over(config)
             self._wait_until_started()
         except BaseException:
             self.stop()
             raise
-        if not detach:
-            _attached.add(self)
 
     @property
     def is_running(self) -> bool:
         """``True`` while the process runs."""
-        return self._process.poll() is None
+        return self._poll() is None
 
     @property
     def exit_code(self) -> Optional[int]:
         """The exit code, negative after a signal; ``None`` while the process is running."""
-        return self._process.poll()
+        return self._poll()
 
     def wait(self, timeout: Optional[float]) -> int:
         """Waits for the process and returns its exit code.
 
         :raises subprocess.TimeoutExpired: if the process is still running after the timeout.
         """
-        return self._process.wait(timeout)
+        code = self._process.wait(timeout)
+        self._release()
+        return code
 
     def terminate(self) -> None:
         """Makes the manager stop its trials. A second call makes it exit without waiting for them."""
@@ -96,14 +102,14 @@ class ManagerProcess:
         """Makes the manager stop its trials and waits for its exit. Ctrl-C makes the manager exit at once."""
         try:
             self.terminate()
-            self._process.wait()
+            self.wait(None)
         except KeyboardInterrupt:
             self.terminate()
             try:
-                self._process.wait(_LEAVE_TIMEOUT_S)
+                self.wait(_LEAVE_TIMEOUT_S)
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 self._process.kill()
-                self._process.wait()
+                self.wait(None)
             raise
 
     def output(self) -> str:
@@ -119,6 +125,18 @@ class ManagerProcess:
             with contextlib.suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
+
+    def _poll(self) -> Optional[int]:
+        code = self._process.poll()
+        if code is not None:
+            self._release()
+        return code
+
+    def _release(self) -> None:
+        """Ends the watchdog of a manager that has ended."""
+        watchdog = _attached.pop(self, None)
+        if watchdog is not None:
+            watchdog.communicate(b"\n")
 
     def _hand_over(self, config: Optional[Mapping[str, Any]]) -> None:
         assert self._process.stdin is not None
@@ -155,7 +173,39 @@ def failure(code: int, said: str) -> ManagerError:
     return ConfigurationError(message) if code == 2 else ManagerError(message)
 
 
+def _start_watchdog(manager: int) -> subprocess.Popen[bytes]:
+    """Starts a shell that stops the manager with this process id if this process ends without exit hooks.
+
+    Signals and ``os._exit`` run no hooks. The kernel then closes this end of the pipe. The manager's own standard
+    input cannot serve: its end marks the end of the configuration.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _WATCH, "trialkeeper-watchdog", str(manager)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _release_ended() -> None:
+    """Releases the managers that have ended without a wait, so that they use no processes and files."""
+    for manager in list(_attached):
+        manager._poll()
+
+
 @atexit.register
 def _stop_attached() -> None:
     for manager in list(_attached):
         manager.stop()
+
+
+def _leave_attached() -> None:
+    """Leaves the managers to the parent of this forked process. An open pipe would outlive the parent."""
+    for watchdog in _attached.values():
+        assert watchdog.stdin is not None
+        watchdog.stdin.close()
+    _attached.clear()
+
+
+os.register_at_fork(after_in_child=_leave_attached)
