@@ -16,7 +16,7 @@ import pytest
 
 import trialkeeper as tk
 from trialkeeper import _foreign
-from trialkeeper._manager import ManagerProcess
+from trialkeeper._manager import ManagerProcess, failure
 from trialkeeper._programs import find_program
 
 SPACE = {"x": {"_type": "uniform", "_value": [-1, 1]}}
@@ -206,7 +206,23 @@ def test_errors_speak_of_the_configuration_and_not_of_the_command_line(tmp_path)
     assert str(caught.value).startswith("the configuration: 2 problems\n") and "column" not in str(caught.value)
     with pytest.raises(tk.ConfigurationError) as caught:
         of(REPORT, tmp_path).run(port=80000)
-    assert str(caught.value) == "invalid value '80000' for '--port <PORT>': expected a number from 0 to 65535"
+    assert str(caught.value) == "invalid value '80000' for 'port': expected a number from 0 to 65535"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("choose another --id, or remove that folder", "choose another id, or remove that folder"),
+        ("--port 0 picks a free port", "port=0 picks a free port"),
+        ("invalid value 'a' for '--url-prefix <PATH>': no", "invalid value 'a' for 'url_prefix': no"),
+        ("raise it with --max-trial-number N", "raise it with max_trial_number=N"),
+        ("`trial-manager resume e --max-trial-number N`", "`trial-manager resume e --max-trial-number N`"),
+        ("the command is train.py --identity", "the command is train.py --identity"),
+    ],
+)
+def test_errors_name_the_argument_in_place_of_the_flag(said, message):
+    assert str(failure(2, said)) == message
+    assert str(failure(1, said)) == said
 
 
 def test_a_port_in_use_is_named(tmp_path):
@@ -306,7 +322,7 @@ def test_an_id_of_ones_own_is_taken_once(tmp_path):
     # A folder that is not an experiment is not changed, and an experiment that was not started leaves nothing.
     (tmp_path / "notes").mkdir()
     for wrong in ("notes", "a/b", "", "x" * 33):
-        with pytest.raises(tk.ConfigurationError, match=r"notes already|for '--id <ID>'"):
+        with pytest.raises(tk.ConfigurationError, match=r"notes already|for 'id'"):
             of(REPORT, tmp_path, id=wrong, max_trial_number=1).run()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "objectives") == ["mine", "notes"]
 

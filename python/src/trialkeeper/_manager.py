@@ -23,6 +23,11 @@ __all__ = ["ManagerProcess", "failure"]
 _STDIN = "standard input: "
 _PLACE = re.compile(r"\bline 1, column \d+: ")
 _HELP = "For more information, try '--help'."
+#: A command, which stays as it is, or a flag that is an argument of :class:`trialkeeper.Experiment`.
+_FLAG = re.compile(
+    r"`[^`]*`|--(id|host|port|data-dir|url-prefix|trial-concurrency|max-trial-number|max-experiment-duration)\b"
+    r"(?: <\w+>| (0|N|TIME)\b)?"
+)
 _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
 #: The maximum time in seconds for the manager to check the experiment file and to listen.
 _START_TIMEOUT_S = 60.0
@@ -170,7 +175,15 @@ def failure(code: int, said: str) -> ManagerError:
     if message.startswith(_STDIN):
         # A mapping is one line on standard input, so its position says nothing. The message names the field.
         message = "the configuration: " + _PLACE.sub("", message.removeprefix(_STDIN))
-    return ConfigurationError(message) if code == 2 else ManagerError(message)
+    return ConfigurationError(_FLAG.sub(_name_argument, message)) if code == 2 else ManagerError(message)
+
+
+def _name_argument(found: re.Match[str]) -> str:
+    """Returns the Python argument in place of a flag, as ``port=0`` for ``--port 0``."""
+    flag, value = found.groups()
+    if flag is None:
+        return found.group()
+    return flag.replace("-", "_") + (f"={value}" if value else "")
 
 
 def _start_watchdog(manager: int) -> subprocess.Popen[bytes]:

@@ -518,7 +518,7 @@ def explain_port(message: str, port: int) -> str:
     holder = (
         "" if folder is None else f"; experiment {folder.name} uses it, and `nnictl stop {folder.name}` stops it"
     )
-    return message.replace("; --port 0 picks a free port", "") + f"{holder}; choose another port"
+    return re.sub("; (--port |port=)0 picks a free port", "", message) + f"{holder}; choose another port"
 
 
 def _of(experiment: Union[Experiment, str]) -> Experiment:
