@@ -27,6 +27,10 @@ pub mod result;
 pub mod state;
 pub mod task;
 
+/// The remedy for a search that does not continue by itself, at the end of a message.
+const RESUME_REMEDY: &str = "after the problem is solved, continue with `trial-manager resume`, which uses the recorded \
+     experiment file; if the mistake is in that file, correct it and start a new search with `trial-manager run`";
+
 /// An event for the experiment.
 #[derive(Debug)]
 pub enum TaskEvent {

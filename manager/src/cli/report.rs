@@ -228,7 +228,7 @@ impl Summary {
             lines.push(format!("interrupted; `trial-manager resume {}` continues", self.id));
         } else if self.is_held() {
             lines.push(format!(
-                "held for the reason above; after you fix it, `trial-manager resume {}` continues",
+                "held for the reason above; `trial-manager resume {}` continues with the recorded experiment file",
                 self.id
             ));
         }

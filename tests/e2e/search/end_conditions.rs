@@ -44,6 +44,8 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         assert_eq!(held.code, 1, "{held:#?}");
         let message = "`maxConsecutiveFailures: 0` in the file turns this check off";
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
+        let remedy = "which uses the recorded experiment file; if the mistake is in that file";
+        assert!(held.stderr.contains(remedy), "{}", held.stderr);
         assert!(listed_trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
         assert!(!held.stderr.contains(".;"), "a message within a sentence: {}", held.stderr);
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use trial_protocol::{Cause, Class, Direction, MetricValue, TrialJobId};
 
+use crate::experiment::RESUME_REMEDY;
 use crate::experiment::result::is_better;
 
 /// The number of successive attempts that hold the search if they end before their command starts. The number must also
@@ -128,7 +129,7 @@ impl Budget {
         (times >= MIN_UNSTARTED_ATTEMPTS && times > concurrency).then(|| {
             format!(
                 "{times} times in a row a trial ended before its command was started, the last one: {why}; no more \
-                 trials are started; after the problem is solved, continue with `trial-manager resume`",
+                 trials are started; {RESUME_REMEDY}",
                 why = clause(why)
             )
         })
@@ -186,8 +187,8 @@ impl Budget {
             return None;
         };
         Some(format!(
-            "{what}: {why}; no more trials are started; after the problem is solved, continue with \
-             `trial-manager resume` (`maxConsecutiveFailures: 0` in the file turns this check off)",
+            "{what}: {why}; no more trials are started; {RESUME_REMEDY} (`maxConsecutiveFailures: 0` in the file \
+             turns this check off)",
             why = clause(failure.why)
         ))
     }
@@ -210,7 +211,7 @@ impl Budget {
         };
         Some(format!(
             "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; no more trials are \
-             started; after the problem is solved, continue with `trial-manager resume`",
+             started; {RESUME_REMEDY}",
             why = clause(why)
         ))
     }

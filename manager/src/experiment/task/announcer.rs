@@ -13,6 +13,7 @@ use super::live_trial::LiveTrial;
 use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
+use crate::experiment::RESUME_REMEDY;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
@@ -172,9 +173,7 @@ impl Announcer {
         tunes: bool,
     ) -> Result<(), store::Error> {
         let lost = if tunes {
-            format!(
-                "the tuner is lost: {message}; after it is repaired, continue with `trial-manager resume`"
-            )
+            format!("the tuner is lost: {message}; {RESUME_REMEDY}")
         } else {
             format!("the assessor is lost, so no more trials are stopped early: {message}")
         };
