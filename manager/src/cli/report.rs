@@ -187,11 +187,17 @@ impl Summary {
         document
     }
 
-    /// Returns advice on reporting results if trials succeeded but none of them reported a result.
+    /// Returns advice if there is no result: on reporting one, or, if no trial succeeded, on the first failure.
     pub(super) fn missing_result_hint(&self) -> Option<String> {
-        let mut succeeded =
-            self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
-        succeeded.peek()?;
+        let in_state = |state| self.trials.iter().filter(move |(row, _)| row.state == state);
+        let mut succeeded = in_state(JobState::Succeeded).peekable();
+        if succeeded.peek().is_none() {
+            let (failed, _) = in_state(JobState::Failed).next()?;
+            let (sequence, id) = (failed.sequence, &self.id);
+            return Some(format!(
+                "`trial-manager trial why {sequence} -e {id}` shows why trial {sequence} failed"
+            ));
+        }
         let is_missing = succeeded.all(|(_, result)| result.last.is_none());
         is_missing.then(|| reporting_hint(self.objective.as_deref(), &self.reported))
     }

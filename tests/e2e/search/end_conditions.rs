@@ -75,6 +75,8 @@ fn the_default_limit_on_failures_can_be_turned_off() {
     let bed = TestBed::new();
     let outcome = Search::new("exit 3", 7).with("maxConsecutiveFailures", 0).run(&bed);
     outcome.expect_done(0, 7);
+    let hint = format!("`trial-manager trial why 0 -e {}` shows why trial 0 failed", outcome.id);
+    assert!(outcome.stderr.contains(&hint), "{}", outcome.stderr);
 }
 
 #[test]
