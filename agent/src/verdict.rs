@@ -308,7 +308,8 @@ fn conclude_from_output(observed: &Observations, exit: TrialExit) -> Option<Conc
             class: Class::UserError,
             confidence,
             message: format!(
-                "The shell did not find the program{}: check the trial command and the image.",
+                "The shell did not find the program{}: check the trial command, and that the program is installed \
+                 where the trial runs.",
                 last_output(observed)
             ),
         }),

@@ -176,7 +176,7 @@ enum ParametersError {
     Parse { path: PathBuf, source: crate::trial::parameters::Error },
     #[error("cannot parse the parameters from the manager")]
     ParseFetched(#[source] crate::trial::parameters::Error),
-    #[error("cannot parse the value of --parameters")]
+    #[error("cannot parse the value of --parameters or TRIALKEEPER_PARAMETERS")]
     ParseInline(#[source] crate::trial::parameters::Error),
 }
 

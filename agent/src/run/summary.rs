@@ -7,7 +7,7 @@ use std::time::Duration;
 use trial_protocol::{Cause, Started, Verdict};
 
 use crate::cli::{AGENT_FAULT, ExitCodeMap};
-use crate::delivery;
+use crate::delivery::{self, ManagerAddress};
 use crate::run::settings::Settings;
 use crate::run::summary_text;
 use crate::supervise::recorder::MetricSummary;
@@ -89,6 +89,25 @@ pub(super) struct Undelivered {
     pub(super) spool: Option<PathBuf>,
 }
 
+/// Returns the command that delivers the reports in a spool.
+fn replay_command(settings: &Settings, spool: &Path) -> String {
+    let (url, file) = match &settings.manager {
+        Some(ManagerAddress::Url(url)) => (Some(Path::new(url)), None),
+        Some(ManagerAddress::File(file)) => (None, Some(file.as_path())),
+        None => (None, None),
+    };
+    let options = [
+        ("manager", url),
+        ("manager-file", file),
+        ("token-file", settings.token_file.as_deref()),
+        ("ca-file", settings.ca_file.as_deref()),
+    ];
+    let options = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let command = format!("trialkeeper replay {}", spool.display());
+    options
+        .fold(command, |command, (name, value)| format!("{command} --{name} {}", value.display()))
+}
+
 pub(super) fn log_summary(
     settings: &Settings,
     verdict: &Verdict,
@@ -102,8 +121,9 @@ pub(super) fn log_summary(
         let count = outcome.undelivered;
         match spool {
             Some(spool) => tracing::warn!(
-                "{count} reports were not delivered ({error}); run `trialkeeper replay {}` to deliver them",
-                spool.display()
+                "{count} reports were not delivered ({error}); on the manager's machine, `trial-manager resume` delivers \
+                 them; elsewhere, run `{}`",
+                replay_command(settings, spool)
             ),
             None => tracing::warn!(
                 "{count} reports were not delivered ({error}), and are lost: no spool could be written"

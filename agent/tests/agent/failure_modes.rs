@@ -102,6 +102,7 @@ fn a_full_spool_keeps_metrics_and_the_verdict() {
     let line = "for i in $(seq 300); do printf '%0200d\\n' $i; echo score=$i; done";
     let ended = TestAgent::shell(&options, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/spool --manager http://127.0.0.1:"), "{}", ended.stderr);
 
     let mut replay = trialkeeper_command();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &real]);
