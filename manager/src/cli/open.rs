@@ -48,9 +48,11 @@ async fn open_portal(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
             ));
         }
     }
-    print_line(&format!(
-        "{address}\n  logs in one browser, once, within {minutes} minutes; without login: {url}"
-    ))
+    print_line(&address)?;
+    // Not on standard output, which a script reads. Ignored: standard error may be closed.
+    let note = format!("logs in one browser, once, within {minutes} minutes; without login: {url}");
+    drop(writeln!(std::io::stderr().lock(), "  {note}"));
+    Ok(())
 }
 
 fn print_line(text: &str) -> Result<(), Error> {

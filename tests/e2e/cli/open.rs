@@ -44,7 +44,8 @@ fn open_logs_the_browser_in() {
     {
         let printed = run_open(&bed, arguments, browser);
         let stdout = String::from_utf8(printed.stdout).unwrap();
-        let path = stdout.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
+        let path = stdout.trim_end().strip_prefix(&url).unwrap().to_owned();
+        assert!(printed.stderr.contains("within"), "{}", printed.stderr);
         assert!(!stdout.contains(&token), "{stdout}");
         let (_, first) = trialkeeper_tests::http_get(&url, &path).unwrap();
         let (_, again) = trialkeeper_tests::http_get(&url, &path).unwrap();
