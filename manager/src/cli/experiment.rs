@@ -16,12 +16,14 @@ use super::selection::paging::{all_metrics, find_trials, origins};
 use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
+use super::terminal::plain_text::counted;
 use super::{
     EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
 };
 use crate::api::client;
 use crate::api::home::read_summaries;
 use crate::config;
+use crate::experiment::state::ExperimentState;
 use crate::store::Store;
 use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::layout::ExperimentDir;
@@ -200,9 +202,15 @@ async fn list(options: &OutputArgs) -> Result<(), Error> {
     print_value(options.output, &rows.collect(), list::experiments)
 }
 
-/// Adds the counts and the best result to an experiment in a list.
+/// Adds the counts and the best result to an experiment in a list, and the reruns that wait for a `resume`.
 fn add_summary(listed: &mut Value, summary: &ExperimentSummary) {
-    let ExperimentSummary { trials, succeeded, failed, running, .. } = summary;
+    let ExperimentSummary { id, trials, succeeded, failed, running, .. } = summary;
+    let waiting = trials.saturating_sub(summary.ended);
+    if summary.state == ExperimentState::Done.as_str() && waiting > 0 {
+        let trials = counted(waiting, "trial");
+        let sentence = format!("{trials} waiting to run again: run `trial-manager resume {id}`");
+        listed["trouble"] = json!(sentence);
+    }
     for (name, count) in
         [("trials", trials), ("succeeded", succeeded), ("failed", failed), ("running", running)]
     {

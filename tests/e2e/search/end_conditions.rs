@@ -101,6 +101,11 @@ fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
         // The command accepts the trial's number. A second request changes nothing.
         assert_eq!(retry("#1").code, Some(0), "{case}");
         assert_eq!(retry("7").code, Some(2), "{case}: trial 7 does not exist");
+        if state == "DONE" {
+            let command = format!("`trial-manager resume {}`", outcome.id);
+            let waiting = format!("2 trials waiting to run again: run {command}");
+            assert_eq!(listed_trouble(&bed, &outcome.id), waiting);
+        }
 
         let resumed = Outcome::run_resume(&bed, &outcome.id);
         resumed.expect_done(usize::try_from(trials).unwrap(), 0);
