@@ -358,20 +358,19 @@ async fn rerun(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
     } else {
         TrialName::find_all(trials, &client).await?
     };
-    if matches!(client, Client::Remote { .. }) {
+    let note = if ids.is_empty() {
+        "no trial has failed".to_owned()
+    } else if matches!(client, Client::Remote { .. }) {
         return send_for_each(&client, &ids, "rerun", None).await;
-    }
-    let (experiment, dir) = place.dir().await?;
-    app::rerun_trials(&dir, &ids).await.map_err(app::Error::from)?;
-    let marked = match ids.len() {
-        0 => "no trial has failed".to_owned(),
-        count => {
-            let (trials, them) = (counted(count, "trial"), if count == 1 { "it" } else { "them" });
-            format!("marked {trials} to rerun; `trial-manager resume {experiment}` runs {them}")
-        }
+    } else {
+        let (experiment, dir) = place.dir().await?;
+        app::rerun_trials(&dir, &ids).await.map_err(app::Error::from)?;
+        let (trials, them) =
+            (counted(ids.len(), "trial"), if ids.len() == 1 { "it" } else { "them" });
+        format!("marked {trials} to rerun; `trial-manager resume {experiment}` runs {them}")
     };
     // Ignored: standard error may be closed.
-    drop(writeln!(std::io::stderr().lock(), "{marked}"));
+    drop(writeln!(std::io::stderr().lock(), "{note}"));
     Ok(())
 }
 

@@ -168,12 +168,12 @@ fn a_rerun_in_a_served_search_runs_with_the_next_resume() {
         let url = std::fs::read_to_string(folder.join("view.url")).ok()?;
         Some(url.trim().to_owned())
     });
-    let run_trial = |verb: &str| {
+    let run_trial = |verb: &str, which: &str| {
         let mut command = bed.manager_command();
-        command.args(["trial", verb, "0", "--manager", &url, "--token-file"]);
+        command.args(["trial", verb, which, "--manager", &url, "--token-file"]);
         bed.start(command.arg(folder.join("user.token"))).finish(WAIT_TIMEOUT)
     };
-    let refused = run_trial("stop");
+    let refused = run_trial("stop", "0");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
     // A server of a stored search has no search to stop.
@@ -182,8 +182,10 @@ fn a_rerun_in_a_served_search_runs_with_the_next_resume() {
         trialkeeper_tests::send_request(&url, "POST /api/v1/experiment/stop", token.trim(), "")
             .unwrap();
     assert_eq!(status, 409, "{answer}");
-    let finished = run_trial("rerun");
+    let finished = run_trial("rerun", "0");
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let finished = run_trial("rerun", "--failed");
+    assert_eq!(finished.stderr, "no trial has failed\n", "the failed trial is already marked");
     let (_, page) = trialkeeper_tests::http_get(&url, "/trials").unwrap();
     assert!(page.contains("the next `trial-manager resume` runs it"), "{page}");
     serving.signal(Signal::SIGTERM);

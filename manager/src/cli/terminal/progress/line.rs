@@ -81,8 +81,9 @@ impl SearchProgress {
     /// Returns the sentence for a log.
     pub(super) fn sentence(&self) -> String {
         let LineDetail { has_rate, has_trial, .. } = DETAIL_LEVELS[0];
-        let counted = self.trials.unwrap_or(self.ended);
-        let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
+        let limit = self.reachable_limit();
+        let counted = limit.unwrap_or(self.ended);
+        let all = limit.map(|all| format!(" of {all}")).unwrap_or_default();
         let plural = if counted == 1 { "" } else { "s" };
         let ended = format!("{}{all} trial{plural} ended", self.ended);
         let (counts, best) = (self.counts(), self.best(has_trial));
@@ -98,13 +99,19 @@ impl SearchProgress {
             format!("[{}] ", bar(share, detail.bar))
         });
         let bar = bar.unwrap_or_default();
-        let all = self.trials.map(|all| format!("/{all}")).unwrap_or_default();
+        let all = self.reachable_limit().map(|all| format!("/{all}")).unwrap_or_default();
         let ended = format!("{}{all} trials", self.ended);
         let curve = &self.improvements[self.improvements.len().saturating_sub(detail.curve)..];
         let curve = if curve.len() > 1 { format!(" {}", sparkline(curve)) } else { String::new() };
         let (counts, best) = (self.counts(), self.best(detail.has_trial));
         let (front, pace) = (self.front(), self.pace(detail.has_rate));
         format!("{clock}{bar}{ended}{counts}{best}{curve}{front}{pace}")
+    }
+
+    /// Returns the number of trials that the limit permits. `None` if there is no limit, or if more trials have ended
+    /// because it was lowered.
+    fn reachable_limit(&self) -> Option<u64> {
+        self.trials.filter(|all| self.ended <= *all)
     }
 
     fn counts(&self) -> String {
@@ -225,7 +232,7 @@ mod tests {
             (just(1, None, 60), "1 trial ended, 0 running, 60/h"),
             (just(5, Some(10), 60), "5 of 10 trials ended, 0 running, 300/h, 1 min left"),
             (just(10, Some(10), 60), "10 of 10 trials ended, 0 running, 600/h"),
-            (just(12, Some(10), 60), "12 of 10 trials ended, 0 running, 720/h"),
+            (just(12, Some(10), 60), "12 trials ended, 0 running, 720/h"),
             (just(1, Some(1), 0), "1 of 1 trial ended, 0 running"),
             (resumed, "5 of 10 trials ended, 0 running, 60/h, 5 min left"),
             (search_progress(), "15 of 20 trials ended, 2 running, 1 failed, best 0.9583 (trial 4), 12/h, 25 min left"),
