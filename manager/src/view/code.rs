@@ -61,7 +61,10 @@ pub fn difference(rows: &[CodeRow]) -> Option<String> {
         })
         .collect();
     let others = (!others.is_empty()).then(|| others.join("; "))?;
-    Some(format!("{others} ran other code than {}", describe_trials(&first.trials)))
+    let first = describe_trials(&first.trials);
+    Some(format!(
+        "{others} ran other code than {first}; list files that are not code in .nniignore"
+    ))
 }
 
 fn describe_trials(trials: &[u64]) -> String {
@@ -105,11 +108,15 @@ mod tests {
             (vec![row(&[0, 1], &[]), row(&[], &["a"])], None),
             (
                 vec![row(&[0, 1, 2], &[]), row(&[3, 4, 5], &["train.py"])],
-                Some("trials 3-5 (train.py) ran other code than trials 0-2"),
+                Some(
+                    "trials 3-5 (train.py) ran other code than trials 0-2; list files that are not code in .nniignore",
+                ),
             ),
             (
                 vec![row(&[0, 3], &[]), row(&[1], &["a", "b"]), row(&[4, 5], &[])],
-                Some("trial 1 (a, b); trials 4-5 ran other code than trials 0, 3"),
+                Some(
+                    "trial 1 (a, b); trials 4-5 ran other code than trials 0, 3; list files that are not code in .nniignore",
+                ),
             ),
         ];
         for (rows, expected) in table {

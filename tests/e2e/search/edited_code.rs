@@ -206,7 +206,8 @@ fn a_script_edited_during_the_search_is_reported() {
     assert_ne!(code(3), first);
     let difference = "trials 2-3 (train.sh) ran other code than trials 0-1";
     let now = read("/api/v1/experiment").unwrap();
-    assert_eq!(now["code_difference"], difference);
+    let remedy = "; list files that are not code in .nniignore";
+    assert_eq!(now["code_difference"], format!("{difference}{remedy}"));
     assert_eq!(
         (&now["code"][0]["trials"], &now["code"][1]["trials"]),
         (&"0-1".into(), &"2-3".into())

@@ -123,7 +123,8 @@ pub(in crate::api) fn page(
                 // This script runs before the first paint, so that no page flashes in the other theme.
                 script src=(url("/assets/theme.js")) {}
                 title {
-                    (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
+                    // An experiment without a name has its id as the title.
+                    (title) " · " (viewer.experiment.as_deref().filter(|id| *id != title).unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href=(url("/assets/icon.svg"));
                 @if script == Some(CURVES_SCRIPT) { link rel="stylesheet" href=(url("/assets/uplot.css")); }

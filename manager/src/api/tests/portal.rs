@@ -72,6 +72,8 @@ async fn pages_are_complete_and_contact_no_other_host() {
         let (response, page) = bed.page(path, "localhost:8080", None).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}: {page}");
         assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "{path}");
+        let title = page.split("<title>").nth(1).unwrap_or_default();
+        assert!(!title.starts_with("e · e<"), "{path}: the title contains the id twice");
         for elsewhere in ["http://", "https://", "src=\"//", " style=", "onclick", "<script>"] {
             assert!(!page.contains(elsewhere), "{path} contains {elsewhere:?}");
         }
