@@ -19,7 +19,8 @@ use super::readers::{
     parse_column, parse_json_column, read_optional_unsigned, read_unsigned, to_storable,
 };
 use super::rows::{
-    Arrival, AttemptState, FinalRecords, IngestOutcome, LogChunkRow, MetricRow, ReportRow,
+    Arrival, AttemptState, DERIVED_METRIC_SEQ, FinalRecords, IngestOutcome, LogChunkRow, MetricRow,
+    OWN_VERDICT_SEQ, ReportRow,
 };
 use super::trial_records::{append_event, trial_key};
 use crate::job_state::JobState;
@@ -36,12 +37,6 @@ pub(super) const DELETE_MIDDLE_CHUNKS: &str = "DELETE FROM log_chunk \
 pub(super) const SELECT_SENDER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
      FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
-
-/// The number of a derived metric on the facts lane. It sorts after every report of an agent.
-pub(super) const DERIVED_METRIC_SEQ: i64 = i64::MAX;
-
-/// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
-pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
 
 /// The attempts of trials and their reports.
 #[derive(Clone, Debug)]

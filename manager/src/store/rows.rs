@@ -7,8 +7,13 @@ use trial_protocol::{
     Verdict,
 };
 
-use super::report_records;
 use crate::job_state::JobState;
+
+/// The number of a derived metric on the facts lane. It sorts after every report of an agent.
+pub(super) const DERIVED_METRIC_SEQ: i64 = i64::MAX;
+
+/// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
+pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
 
 /// The experiment of a database.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,8 +176,7 @@ pub struct ReportRow {
 impl ReportRow {
     /// Returns whether the report is a verdict or a metric of the manager, not of an agent.
     pub fn is_own(&self) -> bool {
-        self.lane == Lane::Facts
-            && i64::try_from(self.seq).is_ok_and(|seq| seq >= report_records::OWN_VERDICT_SEQ)
+        self.lane == Lane::Facts && i64::try_from(self.seq).is_ok_and(|seq| seq >= OWN_VERDICT_SEQ)
     }
 }
 

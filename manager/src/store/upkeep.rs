@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::schema;
-use super::{Error, experiment_records, gap, report_records, trial_records};
+use super::{Error, experiment_records, gap, report_records, rows, trial_records};
 
 /// The problem that is reported for a database without an experiment.
 const NO_EXPERIMENT: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
@@ -82,7 +82,7 @@ fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     let more = format!(
         "SELECT count(*) FROM attempt a WHERE coalesce(a.facts_through, -1) < (SELECT coalesce(max(seq), -1) \
          FROM report WHERE attempt = a.key AND lane = 0 AND seq < {})",
-        report_records::OWN_VERDICT_SEQ
+        rows::OWN_VERDICT_SEQ
     );
     for (broken, query) in [
         ("rows refer to missing rows", "SELECT count(*) FROM pragma_foreign_key_check"),

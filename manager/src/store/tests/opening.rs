@@ -70,7 +70,7 @@ async fn a_database_on_a_read_only_disk_is_read_if_it_is_complete() {
     // SQLite follows no link, so this link prevents the shared memory, as a read-only disk does, also for root.
     std::os::unix::fs::symlink("nowhere", schema::suffixed(&path, "-shm")).unwrap();
     let reader = Store::open_to_read(&path).unwrap();
-    assert_eq!(reader.trials().await.unwrap().len(), 1);
+    assert_eq!(reader.trials().all().await.unwrap().len(), 1);
 
     let refusal = || Store::open_to_read(&path).unwrap_err();
     fs::write(schema::suffixed(&path, "-wal"), "commits that only the log contains").unwrap();

@@ -614,18 +614,10 @@ impl Job {
             None => (message, class, cause, disruption.map(|disruption| disruption.evidence)),
             Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
-        let end = JobEnd {
-            exit_code,
-            message: Some(message),
-            class,
-            cause,
-            disruption,
-            succeeded,
-            // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
-            // replaces it.
-            replaced: self.is_unconfirmed,
-            refused: false,
-        };
+        let base = JobEnd { exit_code, message: Some(message), class, cause, ..JobEnd::default() };
+        // The attempt was probably never created. Like an attempt that a listing lacks at a resume, another one
+        // replaces it.
+        let end = JobEnd { disruption, succeeded, replaced: self.is_unconfirmed, ..base };
         JobEndEvent { trial: self.trial, attempt: self.attempt, end }
     }
 

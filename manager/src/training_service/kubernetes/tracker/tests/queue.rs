@@ -94,15 +94,11 @@ fn resumed_tracker(kind: &'static dyn Workload, pod: &str) -> Tracker {
 /// Returns the reported end.
 pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEnd {
     let ends = actions.iter().filter_map(|action| {
-        if let TrackerAction::Report(JobNews::Gone(event)) = action {
-            Some(&event.end)
-        } else {
-            None
-        }
+        if let TrackerAction::Report(JobNews::Gone(event)) = action { Some(event) } else { None }
     });
     let ends: Vec<_> = ends.collect();
-    let [end] = ends.as_slice() else { panic!("{actions:?}") };
-    end
+    let [event] = ends.as_slice() else { panic!("{actions:?}") };
+    &event.end
 }
 
 #[test]
