@@ -69,9 +69,10 @@ const createHistory = (points, objective, { by, log }) => {
   const fullScale = by === "number" ? createNumberScale(from, Math.max(to, from + 1), { whole: true, format: (value) => Number.isInteger(value) && value >= 0 ? value.toLocaleString("en") : "" }) : createTimeScale(from, to > from ? to : from + 1000);
   const x = fullScale.zoomTo(-0.012, 1.012);
   const y = padScale(createNumberScale(low, high, { log: log && positive }), 0.06);
-  // Trials without a result are placed at the lower edge.
+  // Trials without a finite result are placed at the edge of the worst results.
+  const [edge, edgePosition] = objective.better(1, 0) ? ["lower", 0.012] : ["upper", 0.988];
   const xs = Float64Array.from(rows, (row) => x.toPosition(locate(row)));
-  const ys = Float64Array.from(rows, (row) => valueOf(row) === null ? 0.012 : y.toPosition(valueOf(row)));
+  const ys = Float64Array.from(rows, (row) => valueOf(row) === null ? edgePosition : y.toPosition(valueOf(row)));
   const groups = Map.groupBy ? Map.groupBy(rows.keys(), (mark) => points.state[rows[mark]]) : rows.reduce((map, row, mark) => map.set(points.state[row], [...map.get(points.state[row]) ?? [], mark]), new Map());
   const best = findImprovements(objective, rows, locate);
   const steps = best.flatMap(({ row, value }, index) => [...index ? [x.toPosition(locate(row)), y.toPosition(best[index - 1].value)] : [], x.toPosition(locate(row)), y.toPosition(value)]);
@@ -88,7 +89,7 @@ const createHistory = (points, objective, { by, log }) => {
   const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, describe: (mark) => describeTrial(points, objective, rows[mark]), address: (mark) => formatTrialAddress(points, rows[mark]) };
   return {
     panels: [panel], legend: [...createLegend([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: createTrialTable(points, objective, order),
-    hint: log && !positive ? "A logarithmic axis needs results above 0." : rows.length > rowsWithResult.length ? "Trials without a result are at the lower edge." : "",
+    hint: log && !positive ? "A logarithmic axis needs results above 0." : rows.length > rowsWithResult.length ? `Trials without a finite result are at the ${edge} edge.` : "",
   };
 };
 
