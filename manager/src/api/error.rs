@@ -54,6 +54,8 @@ pub enum Error {
     UnknownEncoding,
     /// 404: the trial has no such file, or its folder is on another machine.
     NoFile,
+    /// 404: no changes to git's commit were recorded for the trial's code.
+    NoDiff,
     /// 500: the code directory cannot be packed, or the archive can no longer be read.
     NoCode(String),
     /// 429: this trial has too many requests or too much data in progress.
@@ -83,7 +85,7 @@ impl Error {
             Self::UnknownTrial(_) => (StatusCode::NOT_FOUND, "unknown-trial"),
             Self::UnknownExperiment(_) => (StatusCode::NOT_FOUND, "unknown-experiment"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
-            Self::NoFile => (StatusCode::NOT_FOUND, "unknown-file"),
+            Self::NoFile | Self::NoDiff => (StatusCode::NOT_FOUND, "unknown-file"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow"),
             Self::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
@@ -123,6 +125,7 @@ impl Error {
             Self::NoFile => {
                 "the trial has no such file on this machine; files of a trial on another machine are there"
             }
+            Self::NoDiff => "no changes to git's commit were recorded for this trial's code",
             Self::TooMany => {
                 "this trial has too many requests in progress; send this one again later"
             }
@@ -148,6 +151,7 @@ impl Error {
             | Self::TooLarge { .. }
             | Self::TooSlow
             | Self::NoFile
+            | Self::NoDiff
             | Self::NoCode(_)
             | Self::UnknownEncoding => None,
         }

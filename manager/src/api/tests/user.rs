@@ -262,6 +262,8 @@ async fn invalid_queries_are_refused_with_their_problem() {
     #[rustfmt::skip]
     let table = [
         ("/api/v1/trials/nobody",             404, "there is no trial nobody"),
+        ("/api/v1/trials/99",                 404, "there is no trial 99"),
+        ("/api/v1/trials/t/diff",             404, "no changes to git's commit were recorded for this trial's code"),
         ("/api/v1/trials/nobody/metrics",     404, "there is no trial nobody"),
         ("/api/v1/trials/nobody/events",      404, "there is no trial nobody"),
         ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -, not beginning with -"),
@@ -280,6 +282,15 @@ async fn invalid_queries_are_refused_with_their_problem() {
     for (path, status, detail) in table {
         let (found, problem) = bed.get_json(path).await;
         assert_eq!((found.as_u16(), problem["detail"].as_str()), (status, Some(detail)), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_trial_is_named_by_its_id_or_its_number() {
+    let bed = Bed::searched().await;
+    for (name, id) in [("t", "t"), ("u", "u"), ("0", "t"), ("1", "u")] {
+        let (status, trial) = bed.get_json(&format!("/api/v1/trials/{name}")).await;
+        assert_eq!((status, &trial["id"]), (StatusCode::OK, &json!(id)), "{name}");
     }
 }
 
@@ -313,12 +324,14 @@ async fn changes_need_the_users_token_and_are_made_once() {
         (post.clone(),  "/api/v1/trials/t/stop",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
         (post.clone(),  "/api/v1/trials/u/flush", None,       "", 202, None),
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "debug"}"#, 202, None),
-        (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "loud"}"#, 400, Some("the body cannot be read: unknown variant `loud`, expected one of `error`, `warn`, `info`, `debug` at line 1 column 16")),
+        (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "loud"}"#, 400, Some("the body cannot be read: level: unknown variant `loud`, expected one of `error`, `warn`, `info`, `debug` at line 1 column 16")),
         (post,          "/api/v1/trials/u/log-level", None, "", 400, Some("the body cannot be read: missing field `level` at line 1 column 2")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9, "max_experiment_duration": "1h"}"#, 202, None),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"max_experiment_duration": "soon"}"#, 400, Some("max_experiment_duration: expected a duration such as 90, 90s, 10m, 1.5h or 2d, found the string \"soon\"")),
         (Method::PATCH, "/api/v1/experiment", None, r#"{"trial_concurrency": 0}"#, 400, Some("trial_concurrency must be at least 1")),
-        (Method::PATCH, "/api/v1/experiment", None, r#"{"budget": 9}"#, 400, Some("the body cannot be read: unknown field `budget`, expected one of `trial_concurrency`, `max_trial_number`, `max_experiment_duration` at line 1 column 9")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": "x"}"#, 400, Some("the body cannot be read: max_trial_number: invalid type: string \"x\", expected u64 at line 1 column 24")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"max_trial_number": 9} x"#, 400, Some("the body cannot be read: trailing characters at line 1 column 25")),
+        (Method::PATCH, "/api/v1/experiment", None, r#"{"budget": 9}"#, 400, Some("the body cannot be read: budget: unknown field `budget`, expected one of `trial_concurrency`, `max_trial_number`, `max_experiment_duration` at line 1 column 9")),
     ];
     for (method, path, key, body, status, detail) in table {
         let (found, answer) = bed.ask(method, path, key, body).await;

@@ -239,7 +239,7 @@ pub(super) async fn add(
 /// Stops a trial
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/stop", tag = "changes",
-    params(("trial", description = "the trial's id"), ChangeRequest),
+    params(("trial", description = "the trial's id, or its number"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
@@ -253,7 +253,7 @@ pub(super) async fn stop_trial(
 /// Reruns an ended trial, as a new attempt
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/rerun", tag = "changes",
-    params(("trial", description = "the trial's id"), ChangeRequest),
+    params(("trial", description = "the trial's id, or its number"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has not ended")),
     security(("token" = [])),
 )]
@@ -267,7 +267,7 @@ pub(super) async fn rerun_trial(
 /// Makes a trial's agent send the log lines that it still buffers
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
-    params(("trial", description = "the trial's id"), ChangeRequest),
+    params(("trial", description = "the trial's id, or its number"), ChangeRequest),
     responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
@@ -303,7 +303,7 @@ enum Level {
 /// Sets the level of an agent's own log
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/log-level", tag = "changes", request_body = LevelBody,
-    params(("trial", description = "the trial's id"), ChangeRequest),
+    params(("trial", description = "the trial's id, or its number"), ChangeRequest),
     responses((status = 202), (status = 400, description = "not a level"), (status = 404, description = "no such trial"),
               (status = 409, description = "the trial has ended")),
     security(("token" = [])),

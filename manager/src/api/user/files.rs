@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The list omits the agent's own files and the trial's output.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/files", tag = "trials",
-    params(("trial", description = "the trial's id")),
+    params(("trial", description = "the trial's id, or its number")),
     responses(
         (status = 200, body = TrialFiles),
         (status = 404, description = "no such trial, or it ran on another machine"),
@@ -62,7 +62,7 @@ pub(super) struct FileQuery {
 /// Returns one of a trial's files
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/file", tag = "trials",
-    params(("trial", description = "the trial's id"), FileQuery),
+    params(("trial", description = "the trial's id, or its number"), FileQuery),
     responses(
         (status = 200, content_type = "application/octet-stream"),
         (status = 404, description = "no such trial or file"),
@@ -101,7 +101,7 @@ pub(super) async fn file(
 /// The text is the output of `git diff HEAD`, at most the first 256 KiB.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/diff", tag = "trials",
-    params(("trial", description = "the trial's id")),
+    params(("trial", description = "the trial's id, or its number")),
     responses(
         (status = 200, content_type = "text/plain"),
         (status = 404, description = "no such trial, or no changes were recorded"),
@@ -112,7 +112,7 @@ pub(super) async fn diff(
     State(shared): State<Shared>,
     TrialPath(id): TrialPath,
 ) -> Result<Response, Error> {
-    let text = code_diff(&shared, &id).await?.ok_or(Error::NoFile)?;
+    let text = code_diff(&shared, &id).await?.ok_or(Error::NoDiff)?;
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),

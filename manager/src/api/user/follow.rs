@@ -294,7 +294,7 @@ struct LogEvent {
 /// `attempt` is sent again, and the agent's output follows from the beginning.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/events", tag = "trials",
-    params(("trial", description = "the trial's id"), FollowQuery),
+    params(("trial", description = "the trial's id, or its number"), FollowQuery),
     responses((status = 200, content_type = "text/event-stream"), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn trial_events(

@@ -170,7 +170,7 @@ pub(super) fn incomplete_bytes(bytes: &[u8]) -> usize {
 /// Returns a part of a trial's output
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/log", tag = "trials",
-    params(("trial", description = "the trial's id"), LogQuery),
+    params(("trial", description = "the trial's id, or its number"), LogQuery),
     responses((status = 200, body = LogView), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn part(
@@ -185,7 +185,7 @@ pub(super) async fn part(
 /// Returns a whole stream of a trial's current attempt, as bytes
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/log/{stream}", tag = "trials",
-    params(("trial", description = "the trial's id"), ("stream", description = "`stdout` or `stderr`")),
+    params(("trial", description = "the trial's id, or its number"), ("stream", description = "`stdout` or `stderr`")),
     responses((status = 200, content_type = "text/plain"), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn whole(

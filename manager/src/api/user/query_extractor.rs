@@ -88,7 +88,8 @@ fn with_expected_type(why: &str) -> String {
     found.map_or_else(|| why.to_owned(), |(path, expected)| format!("{path}{expected}"))
 }
 
-/// The trial that a path names. The store checks whether it exists.
+/// The trial that a path names by its id or its number. The id counts if a trial has it. The store checks whether the
+/// trial exists.
 pub(in crate::api) struct TrialPath(pub(in crate::api) TrialJobId);
 
 impl FromRequestParts<Shared> for TrialPath {
@@ -98,8 +99,16 @@ impl FromRequestParts<Shared> for TrialPath {
         let path = Path::<Vec<(String, String)>>::from_request_parts(parts, shared).await;
         let Path(parts) = path.map_err(|error| Error::BadRequest(error.body_text()))?;
         let named = parts.into_iter().find(|(name, _)| name == "trial");
-        let (_, id) = named.ok_or(Error::NotFound)?;
-        Ok(Self(TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?))
+        let (_, name) = named.ok_or(Error::NotFound)?;
+        let read_id =
+            |id: &str| TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()));
+        let id = read_id(&name)?;
+        let Ok(number) = name.parse::<u64>() else { return Ok(Self(id)) };
+        let trials = shared.state.trial_cache.refresh().await?;
+        match trials.at(number).filter(|_| trials.find(&name).is_none()) {
+            Some(trial) => Ok(Self(read_id(&trial.id)?)),
+            None => Ok(Self(id)),
+        }
     }
 }
 
@@ -123,8 +132,13 @@ async fn json_body_within<T: DeserializeOwned>(
     );
     let bytes = body.await.map_err(|_| Error::TooLarge { limit_bytes })?;
     let text = if bytes.is_empty() { b"{}" } else { bytes.as_ref() };
-    serde_json::from_slice(text)
-        .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))
+    let refused = |error: String| Error::BadRequest(format!("the body cannot be read: {error}"));
+    let mut json = serde_json::Deserializer::from_slice(text);
+    // The error names the path of the wrong field.
+    let read = serde_path_to_error::deserialize(&mut json);
+    let read = read.map_err(|error| refused(error.to_string()))?;
+    json.end().map_err(|error| refused(error.to_string()))?;
+    Ok(read)
 }
 
 /// Returns a number of a query, if it is in the allowed range.

@@ -126,7 +126,7 @@ pub(super) async fn list(
 
 /// Returns a trial: parameters, attempts, timeline, verdict with its evidence
 #[utoipa::path(
-    get, path = "/api/v1/trials/{trial}", tag = "trials", params(("trial", description = "the trial's id")),
+    get, path = "/api/v1/trials/{trial}", tag = "trials", params(("trial", description = "the trial's id, or its number")),
     responses((status = 200, body = TrialDetail), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn one(
@@ -319,7 +319,7 @@ pub(in crate::api) async fn metric_page(
 /// Returns a trial's metrics: a page of them, or whole curves with fewer points
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/metrics", tag = "trials",
-    params(("trial", description = "the trial's id"), ValuesQuery),
+    params(("trial", description = "the trial's id, or its number"), ValuesQuery),
     responses((status = 200, body = MetricPage), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn metrics(
@@ -415,7 +415,7 @@ fn memory_of(sample: &SampleView) -> Option<f64> {
 /// Returns a trial's samples: memory, processor, GPUs
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/samples", tag = "trials",
-    params(("trial", description = "the trial's id"), ValuesQuery),
+    params(("trial", description = "the trial's id, or its number"), ValuesQuery),
     responses((status = 200, body = SamplePage), (status = 404, description = "no such trial")),
 )]
 pub(super) async fn samples(
