@@ -85,7 +85,7 @@ struct ExperimentTask {
     /// News from the training service.
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
-    jobs: LiveTrials,
+    trials: LiveTrials,
     ends: TrialEnds,
     early_ends: EarlyEnds,
     time: RunningTime,
@@ -99,7 +99,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
     task.time.publish(&task.handle);
     task.queue_initial_points().await?;
     task.perform(state::Event::Begin).await?;
-    for stop in assess_stored_steps(&mut task.jobs, &mut task.advisers) {
+    for stop in assess_stored_steps(&mut task.trials, &mut task.advisers) {
         task.perform(stop).await?;
     }
     let mut news = Vec::new();
@@ -139,10 +139,10 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
             () = &mut out_of_reach, if stopping => break,
             () = sleep_until_wake(wake) => task.perform(state::Event::Tick).await?,
             () = sleep_until(check) => {
-                task.rules.renew_rules(&mut task.jobs, &task.advisers, &task.state);
-                let (jobs, service) = (&task.jobs, task.launcher.service());
-                task.leases.check(jobs, service, &mut task.recorder, &task.announcer).await?;
-                task.early_ends.finish_decided_jobs(&mut task.jobs, &task.state).await;
+                task.rules.renew_rules(&mut task.trials, &task.advisers, &task.state);
+                let (trials, service) = (&task.trials, task.launcher.service());
+                task.leases.check(trials, service, &mut task.recorder, &task.announcer).await?;
+                task.early_ends.finish_decided_jobs(&mut task.trials, &task.state).await;
             }
         }
     }
@@ -190,14 +190,14 @@ impl ExperimentTask {
         for event in &events {
             // Events behind a command are handled after it.
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
-            self.jobs.adopt_first_pod(trial, attempt, self.state.intent(trial));
+            self.trials.adopt_first_pod(trial, attempt, self.state.intent(trial));
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
             let is_current = |job: &LiveTrial| job.attempt() == attempt && !job.is_requeued();
             if let Some(started) = started
-                && self.jobs.get(trial).is_some_and(is_current)
+                && self.trials.get(trial).is_some_and(is_current)
                 && !self.state.is_running(trial)
             {
-                self.jobs.record_start(trial, started.observed_at_ms);
+                self.trials.record_start(trial, started.observed_at_ms);
                 let event = state::Event::Started { trial: trial.clone() };
                 effects.extend(self.state.step(event, self.elapsed()));
             }
@@ -235,7 +235,7 @@ impl ExperimentTask {
             spec: &mut self.spec,
             recorder: &self.recorder,
             launcher: &mut self.launcher,
-            jobs: &mut self.jobs,
+            trials: &mut self.trials,
             state: &self.state,
             advisers: &mut self.advisers,
             announcer: &self.announcer,
@@ -256,7 +256,7 @@ impl ExperimentTask {
                 }
                 self.perform_all(effects).await?;
             }
-            Ok(CheckedCommand::Directive(trial, body)) => self.jobs.push_directive(&trial, body),
+            Ok(CheckedCommand::Directive(trial, body)) => self.trials.push_directive(&trial, body),
             Err(refused) => return Ok(Err(refused)),
         }
         Ok(Ok(()))
@@ -268,10 +268,10 @@ impl ExperimentTask {
         attempt: AttemptId,
         fresh: Vec<Report>,
     ) -> Result<(), store::Error> {
-        let Some(job) = self.jobs.get(trial) else { return Ok(()) };
+        let Some(job) = self.trials.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt().clone(), job.is_requeued());
         if let Some(pod) = ids::other_pod(&attempt, &ids::submitted_attempt(&current)) {
-            self.early_ends.handle_reports_of_other_pod(&mut self.jobs, trial, pod, &fresh);
+            self.early_ends.handle_reports_of_other_pod(&mut self.trials, trial, pod, &fresh);
             return Ok(());
         }
         if ids::is_later(&attempt, &current)
@@ -281,7 +281,9 @@ impl ExperimentTask {
         } else if requeued || current != attempt && ids::legacy_attempt(&current) != attempt {
             return Ok(());
         }
-        self.leases.record_renewal(trial, &self.jobs, &mut self.recorder, &self.announcer).await?;
+        self.leases
+            .record_renewal(trial, &self.trials, &mut self.recorder, &self.announcer)
+            .await?;
         self.launcher.service().mark_running(trial);
         for report in fresh {
             // NNI's own keeper does not report the start.
@@ -296,7 +298,7 @@ impl ExperimentTask {
                 self.perform(event).await?;
             }
             if let ReportBody::Ended(verdict) = &report.body {
-                self.early_ends.record_main_end(&mut self.jobs, trial, verdict);
+                self.early_ends.record_main_end(&mut self.trials, trial, verdict);
             }
         }
         Ok(())
@@ -306,24 +308,25 @@ impl ExperimentTask {
     fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
         match &report.body {
             ReportBody::Started(_) => {
-                self.jobs.record_start(trial, report.observed_at_ms);
+                self.trials.record_start(trial, report.observed_at_ms);
                 Some(state::Event::Started { trial: trial.clone() })
             }
             ReportBody::Metric(metric) => {
                 self.state.record_metric();
-                let (jobs, advisers, rules) = (&mut self.jobs, &mut self.advisers, &mut self.rules);
-                assess_step(jobs, advisers, rules, trial, metric)
+                let (trials, advisers, rules) =
+                    (&mut self.trials, &mut self.advisers, &mut self.rules);
+                assess_step(trials, advisers, rules, trial, metric)
             }
             // The agent stopped the trial by a rule of the assessor.
             ReportBody::Note { code, message } if code == EARLY_STOP_NOTE => {
-                give_up(&mut self.jobs, trial, message)
+                give_up(&mut self.trials, trial, message)
             }
             ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN_NOTE => {
                 self.announcer.notify_of_objective(trial, message);
                 None
             }
             ReportBody::Ended(_) => {
-                self.jobs.record_end(trial);
+                self.trials.record_end(trial);
                 None
             }
             ReportBody::Shed(_)
@@ -346,7 +349,7 @@ impl ExperimentTask {
                 let reason = reason.unwrap_or_else(|| {
                     format!("stopped early by {}", self.advisers.external_assessor_name())
                 });
-                give_up(&mut self.jobs, &trial, &reason)
+                give_up(&mut self.trials, &trial, &reason)
             }
             AdviserEvent::Trouble(trouble) => {
                 // A trouble that holds the search stays visible until the search is resumed.
@@ -379,17 +382,17 @@ impl ExperimentTask {
                 JobNews::Waits(waits) => waiting.push((waits, false)),
                 JobNews::Requeued(waits) => waiting.push((waits, true)),
                 JobNews::PodLeft(pod)
-                    if self.jobs.is_current_submission(&pod.trial, &pod.attempt) =>
+                    if self.trials.is_current_submission(&pod.trial, &pod.attempt) =>
                 {
                     self.handle.departed().insert(&pod.trial, pod.incarnation);
                 }
                 JobNews::Image(image)
-                    if self.jobs.is_current_submission(&image.trial, &image.attempt) =>
+                    if self.trials.is_current_submission(&image.trial, &image.attempt) =>
                 {
                     images.push(image);
                 }
                 JobNews::Placed(part)
-                    if self.jobs.is_current_submission(&part.trial, &part.attempt) =>
+                    if self.trials.is_current_submission(&part.trial, &part.attempt) =>
                 {
                     self.recorder.record_service_part(&part).await?;
                 }
@@ -404,14 +407,14 @@ impl ExperimentTask {
         for (news, requeued) in waiting {
             if requeued {
                 self.announcer
-                    .record_waits(&self.jobs, &mut self.recorder, std::mem::take(&mut waits))
+                    .record_waits(&self.trials, &mut self.recorder, std::mem::take(&mut waits))
                     .await?;
                 self.handle_requeue(news).await?;
             } else {
                 waits.push(news);
             }
         }
-        self.announcer.record_waits(&self.jobs, &mut self.recorder, waits).await
+        self.announcer.record_waits(&self.trials, &mut self.recorder, waits).await
     }
 
     /// Makes a running trial wait that its queue has taken back.
@@ -424,7 +427,7 @@ impl ExperimentTask {
 
     /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
     async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
-        let ends = self.early_ends.take_final_ends(&self.jobs, &self.state).await;
+        let ends = self.early_ends.take_final_ends(&self.trials, &self.state).await;
         if ends.is_empty() {
             return Ok(false);
         }
@@ -438,7 +441,7 @@ impl ExperimentTask {
     async fn handle_ends(&mut self, mut events: Vec<JobEndEvent>) -> Result<(), store::Error> {
         // Events of other attempts are outdated: the task gave them up before.
         events.retain(|event| {
-            self.jobs.is_current_submission(&event.trial, &event.attempt)
+            self.trials.is_current_submission(&event.trial, &event.attempt)
                 && self.state.is_live(&event.trial)
         });
         if events.is_empty() {
@@ -462,7 +465,7 @@ impl ExperimentTask {
 
     /// Returns the trial, and the latest attempt that its agent reported for.
     fn attempt_of(&self, event: &JobEndEvent) -> (TrialJobId, AttemptId) {
-        let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, LiveTrial::attempt);
+        let attempt = self.trials.get(&event.trial).map_or(&event.attempt, LiveTrial::attempt);
         (event.trial.clone(), attempt.clone())
     }
 
@@ -483,14 +486,15 @@ impl ExperimentTask {
         if let Some(verdict) = &records.verdict
             && verdict.stop == Some(StopReason::EarlyStop)
             && self.state.intent(&trial).is_none()
-            && let Some(stop) = give_up(&mut self.jobs, &trial, &verdict.message)
+            && let Some(stop) = give_up(&mut self.trials, &trial, &verdict.message)
         {
             // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
             self.perform(stop).await?;
         }
-        let event = self.early_ends.explain_by_pods(&self.jobs, event);
+        let event = self.early_ends.explain_by_pods(&self.trials, event);
         let intent = self.state.intent(&trial);
-        let step_name = self.jobs.get(&trial).and_then(|job| job.steps().name()).map(str::to_owned);
+        let step_name =
+            self.trials.get(&trial).and_then(|job| job.steps().name()).map(str::to_owned);
         let ended = EndedJob { event, attempt, records, intent, step_name };
         self.ends.conclude_job(ended, &self.spec, &mut self.recorder).await
     }
@@ -593,7 +597,7 @@ impl ExperimentTask {
             rules: &mut self.rules,
             announcer: &mut self.announcer,
             advisers: &mut self.advisers,
-            jobs: &mut self.jobs,
+            trials: &mut self.trials,
             ends: &mut self.ends,
             early_ends: &mut self.early_ends,
         }
@@ -652,7 +656,7 @@ impl ExperimentTask {
 
     /// Teaches the tuner the result of a trial of the user.
     fn report_to_tuner(&mut self, trial: &TrialJobId, value: MetricValue) {
-        let parameters = self.jobs.parameters(trial);
+        let parameters = self.trials.parameters(trial);
         let sample = parameters.map(|parameters| Sample { parameters, value });
         self.advisers.import(Vec::from_iter(sample));
     }

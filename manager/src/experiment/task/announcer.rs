@@ -78,13 +78,13 @@ impl Announcer {
     /// Records and reports why jobs wait.
     pub(super) async fn record_waits(
         &self,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         recorder: &mut Recorder,
         news: Vec<JobWait>,
     ) -> Result<(), store::Error> {
         let mut waits = Vec::new();
         for JobWait { trial, attempt, why } in news {
-            let job = jobs.get(&trial).filter(|_| jobs.is_current_submission(&trial, &attempt));
+            let job = trials.get(&trial).filter(|_| trials.is_current_submission(&trial, &attempt));
             // News of other attempts is outdated: the task gave them up before.
             let Some(sequence) = job.map(LiveTrial::sequence) else { continue };
             // The agent may have started the command meanwhile, which makes the reason obsolete.

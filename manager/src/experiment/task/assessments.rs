@@ -12,7 +12,7 @@ use crate::search::assessor::Assessment;
 
 /// Presents a trial's next step to the assessor. Returns the stop of a trial that the assessor judges bad.
 pub(super) fn assess_step(
-    jobs: &mut LiveTrials,
+    trials: &mut LiveTrials,
     advisers: &mut Advisers,
     rules: &mut StopRules,
     trial: &TrialJobId,
@@ -21,13 +21,13 @@ pub(super) fn assess_step(
     if !advisers.has_assessor() {
         return None;
     }
-    let job = jobs.add_step(trial, metric)?;
+    let job = trials.add_step(trial, metric)?;
     // The first metric determines which metric counts, which the assessor's rules need.
     if metric.sequence == 0 {
         rules.mark_stale();
     }
     match advisers.assess_step(trial, metric.sequence, &metric.value, job.steps()) {
-        Assessment::Bad { reason } => give_up(jobs, trial, &reason),
+        Assessment::Bad { reason } => give_up(trials, trial, &reason),
         Assessment::Good => None,
     }
 }
@@ -35,16 +35,16 @@ pub(super) fn assess_step(
 /// Lets the assessor judge the running trials by the steps in the store, and returns the stops. Steps that agents
 /// delivered before this manager read the store cause no event. The last of them may be a reason to stop its trial.
 pub(super) fn assess_stored_steps(
-    jobs: &mut LiveTrials,
+    trials: &mut LiveTrials,
     advisers: &mut Advisers,
 ) -> Vec<state::Event> {
     let runs = |job: &LiveTrial| job.is_submitted() && !job.has_ended() && !job.is_given_up();
     let mut stops = Vec::new();
-    for trial in jobs.find(runs) {
-        if let Some(job) = jobs.get(&trial).filter(|job| !job.steps().history().is_empty())
+    for trial in trials.find(runs) {
+        if let Some(job) = trials.get(&trial).filter(|job| !job.steps().history().is_empty())
             && let Assessment::Bad { reason } = advisers.assess(&trial, job.steps())
         {
-            stops.extend(give_up(jobs, &trial, &reason));
+            stops.extend(give_up(trials, &trial, &reason));
         }
     }
     stops
@@ -52,11 +52,11 @@ pub(super) fn assess_stored_steps(
 
 /// Gives up a trial for the assessor's `reason`, and returns its stop.
 pub(super) fn give_up(
-    jobs: &mut LiveTrials,
+    trials: &mut LiveTrials,
     trial: &TrialJobId,
     reason: &str,
 ) -> Option<state::Event> {
-    if !jobs.give_up(trial, reason) {
+    if !trials.give_up(trial, reason) {
         return None;
     }
     info!(%trial, "the assessor stops the trial: {reason}");

@@ -29,7 +29,7 @@ pub(super) struct CommandHandler<'a> {
     pub(super) spec: &'a mut ExperimentSpec,
     pub(super) recorder: &'a Recorder,
     pub(super) launcher: &'a mut JobLauncher,
-    pub(super) jobs: &'a mut LiveTrials,
+    pub(super) trials: &'a mut LiveTrials,
     pub(super) state: &'a State,
     pub(super) advisers: &'a mut Advisers,
     pub(super) announcer: &'a Announcer,
@@ -96,7 +96,7 @@ impl CommandHandler<'_> {
         }
         self.require_active()?;
         let TrialRow { sequence, parameters, attempt, .. } = row;
-        self.jobs.add(trial.clone(), sequence, parameters, attempt, true);
+        self.trials.add(trial.clone(), sequence, parameters, attempt, true);
         Ok(CheckedCommand::UserChange(UserChange::Rerun(trial)))
     }
 

@@ -40,20 +40,20 @@ impl EarlyEnds {
     /// Handles the reports of a pod whose metrics are not the trial's.
     pub(super) fn handle_reports_of_other_pod(
         &mut self,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         trial: &TrialJobId,
         pod: ids::OtherPod,
         fresh: &[Report],
     ) {
-        let Some(place) = jobs.get_mut(trial).and_then(|job| job.pods_mut().observe(pod)) else {
+        let Some(place) = trials.get_mut(trial).and_then(|job| job.pods_mut().observe(pod)) else {
             return;
         };
         for report in fresh {
             match &report.body {
                 ReportBody::Ended(verdict) => {
-                    self.record_pod_end(jobs, trial, place.clone(), verdict);
+                    self.record_pod_end(trials, trial, place.clone(), verdict);
                 }
-                ReportBody::Started(_) => self.stop_decided(jobs, trial),
+                ReportBody::Started(_) => self.stop_decided(trials, trial),
                 ReportBody::Metric(_)
                 | ReportBody::Shed(_)
                 | ReportBody::Note { .. }
@@ -65,8 +65,8 @@ impl EarlyEnds {
     }
 
     /// Asks the agents of a decided trial's pods to end their commands, as the job's controller will do.
-    fn stop_decided(&self, jobs: &LiveTrials, trial: &TrialJobId) {
-        let Some(job) = jobs.get(trial).filter(|job| job.is_decided()) else { return };
+    fn stop_decided(&self, trials: &LiveTrials, trial: &TrialJobId) {
+        let Some(job) = trials.get(trial).filter(|job| job.is_decided()) else { return };
         let completion = self.service.completion(trial);
         let runs_main =
             completion.is_some_and(|completion| !job.pods().has_ended(&completion.main));
@@ -82,32 +82,32 @@ impl EarlyEnds {
     /// Records that the command of the main pod has ended.
     pub(super) fn record_main_end(
         &mut self,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         trial: &TrialJobId,
         verdict: &Verdict,
     ) {
         if let Some(TrialCompletion { main, .. }) = self.service.completion(trial) {
-            self.record_pod_end(jobs, trial, main, verdict);
+            self.record_pod_end(trials, trial, main, verdict);
         }
     }
 
     fn record_pod_end(
         &mut self,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         trial: &TrialJobId,
         place: PodPlace,
         verdict: &Verdict,
     ) {
-        if let Some(job) = jobs.get_mut(trial) {
+        if let Some(job) = trials.get_mut(trial) {
             job.pods_mut().record(place, verdict);
         }
-        self.note_decided_end(jobs, trial);
+        self.note_decided_end(trials, trial);
     }
 
     /// Forgets the end of the main pod's command, because another pod has its place.
-    pub(super) fn forget_main_end(&self, jobs: &mut LiveTrials, trial: &TrialJobId) {
+    pub(super) fn forget_main_end(&self, trials: &mut LiveTrials, trial: &TrialJobId) {
         let completion = self.service.completion(trial);
-        if let Some((job, completion)) = jobs.get_mut(trial).zip(completion) {
+        if let Some((job, completion)) = trials.get_mut(trial).zip(completion) {
             job.pods_mut().remove(&completion.main);
         }
     }
@@ -115,17 +115,17 @@ impl EarlyEnds {
     /// Returns the end of a trial that its agents' verdicts decide.
     fn decided_end(
         &self,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         trial: &TrialJobId,
     ) -> Option<(DecidedEnd, TrialCompletion)> {
         let completion = self.service.completion(trial)?;
-        Some((jobs.get(trial)?.pods().decide(&completion)?, completion))
+        Some((trials.get(trial)?.pods().decide(&completion)?, completion))
     }
 
     /// Remembers a trial whose end its agents' verdicts decide.
-    fn note_decided_end(&mut self, jobs: &mut LiveTrials, trial: &TrialJobId) {
-        let decided = self.decided_end(jobs, trial).map(|(decided, _)| decided);
-        let Some(job) = jobs.get_mut(trial) else { return };
+    fn note_decided_end(&mut self, trials: &mut LiveTrials, trial: &TrialJobId) {
+        let decided = self.decided_end(trials, trial).map(|(decided, _)| decided);
+        let Some(job) = trials.get_mut(trial) else { return };
         match decided {
             Some(DecidedEnd { is_over: true, .. }) => {
                 let noted = (trial.clone(), job.attempt().clone());
@@ -135,7 +135,7 @@ impl EarlyEnds {
             }
             Some(DecidedEnd { is_over: false, .. }) => {
                 if job.mark_decided() {
-                    self.stop_decided(jobs, trial);
+                    self.stop_decided(trials, trial);
                 }
             }
             None => job.clear_decision(),
@@ -145,18 +145,18 @@ impl EarlyEnds {
     /// Returns the ends of the trials with final verdicts, and forgets them.
     pub(super) async fn take_final_ends(
         &mut self,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         state: &State,
     ) -> Vec<JobEndEvent> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
         // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
         let is_interrupted = state.state() == ExperimentState::Stopping;
         noted.retain(|(trial, attempt)| {
-            !is_interrupted && jobs.is_current_submission(trial, attempt)
+            !is_interrupted && trials.is_current_submission(trial, attempt)
         });
         let mut ends = Vec::new();
         for (trial, attempt) in noted {
-            ends.extend(self.hand_over(jobs, state, &trial, attempt).await);
+            ends.extend(self.hand_over(trials, state, &trial, attempt).await);
         }
         ends
     }
@@ -164,26 +164,26 @@ impl EarlyEnds {
     /// Returns the end of a trial, unless it must wait for its job.
     async fn hand_over(
         &self,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         state: &State,
         trial: &TrialJobId,
         attempt: AttemptId,
     ) -> Option<JobEndEvent> {
         let (decided, completion) =
-            self.decided_end(jobs, trial).filter(|(decided, _)| decided.is_over)?;
+            self.decided_end(trials, trial).filter(|(decided, _)| decided.is_over)?;
         if !state.is_live(trial) || !self.service.hand_over(trial, decided.trust).await {
             return None;
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");
-        let end = jobs.get(trial)?.pods().job_end(&decided, &completion);
+        let end = trials.get(trial)?.pods().job_end(&decided, &completion);
         Some(JobEndEvent { trial: trial.clone(), attempt, end })
     }
 
     /// Ends the jobs whose trials were decided long ago while some of their pods run. Their controller is down, or the
     /// pods do not end.
-    pub(super) async fn finish_decided_jobs(&self, jobs: &mut LiveTrials, state: &State) {
+    pub(super) async fn finish_decided_jobs(&self, trials: &mut LiveTrials, state: &State) {
         let mut due = Vec::new();
-        for (trial, job) in jobs.iter_mut() {
+        for (trial, job) in trials.iter_mut() {
             if job.begin_finishing(LINGER_TIME) {
                 due.push(trial.clone());
             }
@@ -196,12 +196,12 @@ impl EarlyEnds {
 
     /// Returns the end of a job. If the trial was decided before, and its other pods were asked to end, the pods'
     /// agents explain the end.
-    pub(super) fn explain_by_pods(&self, jobs: &LiveTrials, event: JobEndEvent) -> JobEndEvent {
-        let job = jobs.get(&event.trial).filter(|job| job.is_decided());
+    pub(super) fn explain_by_pods(&self, trials: &LiveTrials, event: JobEndEvent) -> JobEndEvent {
+        let job = trials.get(&event.trial).filter(|job| job.is_decided());
         if event.end.disruption.is_some() || event.end.succeeded {
             return event;
         }
-        match job.zip(self.decided_end(jobs, &event.trial)) {
+        match job.zip(self.decided_end(trials, &event.trial)) {
             Some((job, (decided, completion))) => {
                 JobEndEvent { end: job.pods().job_end(&decided, &completion), ..event }
             }
@@ -212,17 +212,17 @@ impl EarlyEnds {
     /// Restores the ends of the commands of a live trial's pods from the store.
     pub(super) async fn restore(
         &mut self,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         recorder: &mut Recorder,
         state: &State,
         trial: &TrialJobId,
     ) -> Result<(), store::Error> {
         let Some(completion) = self.service.completion(trial) else { return Ok(()) };
-        let Some(main) = jobs.get(trial).map(|job| job.attempt().clone()) else { return Ok(()) };
+        let Some(main) = trials.get(trial).map(|job| job.attempt().clone()) else { return Ok(()) };
         let submitted = ids::submitted_attempt(&main);
         let attempts = recorder.attempts(trial).await?;
         let verdicts = recorder.verdicts(trial).await?;
-        let Some(job) = jobs.get_mut(trial) else { return Ok(()) };
+        let Some(job) = trials.get_mut(trial) else { return Ok(()) };
         for pod in attempts.iter().filter_map(|attempt| ids::other_pod(attempt, &submitted)) {
             job.pods_mut().observe(pod);
         }
@@ -240,7 +240,7 @@ impl EarlyEnds {
                 job.pods_mut().record(place, &verdict);
             }
         }
-        self.note_decided_end(jobs, trial);
+        self.note_decided_end(trials, trial);
         Ok(())
     }
 }

@@ -58,14 +58,14 @@ impl LeaseMonitor {
     pub(super) async fn record_renewal(
         &mut self,
         trial: &TrialJobId,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         recorder: &mut Recorder,
         announcer: &Announcer,
     ) -> Result<(), store::Error> {
-        if self.leases.renew(trial) && jobs.get(trial).is_some_and(|job| !job.has_ended()) {
+        if self.leases.renew(trial) && trials.get(trial).is_some_and(|job| !job.has_ended()) {
             info!(%trial, "the agent of a lost trial reports again");
             recorder.record_state(trial, JobState::Running, None, None).await?;
-            let sequence = jobs.sequence(trial);
+            let sequence = trials.sequence(trial);
             announcer.notify(Notice::Found { trial: trial.clone(), sequence });
         }
         Ok(())
@@ -74,7 +74,7 @@ impl LeaseMonitor {
     /// Records the trials whose leases have expired.
     pub(super) async fn check(
         &mut self,
-        jobs: &LiveTrials,
+        trials: &LiveTrials,
         service: &Arc<dyn TrainingService>,
         recorder: &mut Recorder,
         announcer: &Announcer,
@@ -82,7 +82,7 @@ impl LeaseMonitor {
         let expired = self.take_expired();
         for trial in expired {
             let seconds = self.leases.lease().as_secs();
-            if let Some(job) = jobs.get(&trial).filter(|job| job.has_ended()) {
+            if let Some(job) = trials.get(&trial).filter(|job| job.has_ended()) {
                 if job.can_finish() {
                     info!(%trial, "its job still exists {seconds} s after the end of its command; ending the job");
                     service.finish(&trial).await;
@@ -96,7 +96,7 @@ impl LeaseMonitor {
             warn!(%trial, "the trial is lost: {message}");
             let text = Some(message.clone());
             recorder.record_state(&trial, JobState::Lost, text, None).await?;
-            let sequence = jobs.sequence(&trial);
+            let sequence = trials.sequence(&trial);
             announcer.notify(Notice::Lost { trial, sequence, message });
         }
         Ok(())

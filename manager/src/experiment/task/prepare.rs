@@ -52,7 +52,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         loaded.add(&mut deps, row).await?;
     }
     deps.service.end_unadopted();
-    let ResumedTrials { jobs, known, starts, gone, results, has_reported, leases, shortest } =
+    let ResumedTrials { trials, known, starts, gone, results, has_reported, leases, shortest } =
         loaded;
     let mut state =
         State::resume(limits(&deps.spec), before, known).with_policy(policy(&deps.spec));
@@ -83,7 +83,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         ),
         leases,
         announcer,
-        jobs: LiveTrials::new(jobs, deps.handle.clone(), deps.spec.objective.clone()),
+        trials: LiveTrials::new(trials, deps.handle.clone(), deps.spec.objective.clone()),
         advisers: deps.advisers,
         handle: deps.handle,
         job_news: deps.jobs,
@@ -127,9 +127,9 @@ async fn handle_missed_events(
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;
-    for trial in task.jobs.find(LiveTrial::is_submitted) {
-        let (jobs, recorder, state) = (&mut task.jobs, &mut task.recorder, &task.state);
-        task.early_ends.restore(jobs, recorder, state, &trial).await?;
+    for trial in task.trials.find(LiveTrial::is_submitted) {
+        let (trials, recorder, state) = (&mut task.trials, &mut task.recorder, &task.state);
+        task.early_ends.restore(trials, recorder, state, &trial).await?;
     }
     repeat_directives(task).await;
     Ok(())
@@ -169,12 +169,12 @@ fn policy(spec: &ExperimentSpec) -> Policy {
 
 /// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
-    for trial in task.jobs.find(|job| job.is_running() && !job.has_ended()) {
-        task.rules.send_rules(&trial, &mut task.jobs, &task.advisers, &task.state);
+    for trial in task.trials.find(|job| job.is_running() && !job.has_ended()) {
+        task.rules.send_rules(&trial, &mut task.trials, &task.advisers, &task.state);
     }
-    for trial in task.jobs.find(|_| true) {
+    for trial in task.trials.find(|_| true) {
         if let Some(reason) = task.state.intent(&trial) {
-            task.jobs.push_stop_directive(&trial, reason);
+            task.trials.push_stop_directive(&trial, reason);
             // The earlier manager itself stopped the trials that its end interrupted. A second stop would cut their
             // grace period short.
             if reason != StopReason::ManagerShutdown {
@@ -189,7 +189,7 @@ type SuccessfulTrial = (TrialJobId, u64, Value, Option<MetricValue>);
 
 /// The trials of an earlier manager, as the task takes them over.
 struct ResumedTrials {
-    jobs: HashMap<TrialJobId, LiveTrial>,
+    trials: HashMap<TrialJobId, LiveTrial>,
     known: Vec<StoredTrial>,
     /// The stored starts that the earlier manager did not handle before it died.
     starts: Vec<TaskEvent>,
@@ -205,7 +205,7 @@ struct ResumedTrials {
 impl ResumedTrials {
     fn new(lease: Duration) -> Self {
         Self {
-            jobs: HashMap::new(),
+            trials: HashMap::new(),
             known: Vec::new(),
             starts: Vec::new(),
             gone: Vec::new(),
@@ -248,7 +248,7 @@ impl ResumedTrials {
                 let now = Instant::now();
                 job.mark_running(now.checked_sub(ran).unwrap_or(now));
             }
-            self.jobs.insert(row.id.clone(), job);
+            self.trials.insert(row.id.clone(), job);
         }
         let TrialRow { id: trial, sequence, parameter_id, intent, retries, .. } = row;
         self.known.push(StoredTrial { trial, sequence, parameter_id, fate, intent, retries });

@@ -68,12 +68,12 @@ impl StopRules {
     pub(super) fn send_rules(
         &self,
         trial: &TrialJobId,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         advisers: &Advisers,
         state: &State,
     ) {
         let is_stopping = state.intent(trial).is_some();
-        let Some(job) = jobs.get_mut(trial) else { return };
+        let Some(job) = trials.get_mut(trial) else { return };
         let rule = if is_stopping {
             None
         } else {
@@ -85,13 +85,13 @@ impl StopRules {
     /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
     pub(super) fn renew_rules(
         &mut self,
-        jobs: &mut LiveTrials,
+        trials: &mut LiveTrials,
         advisers: &Advisers,
         state: &State,
     ) {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
         let is_due = |job: &LiveTrial| is_stale || job.is_renewal_due(now);
-        let due = jobs.iter_mut().filter(|(_, job)| job.is_running() && is_due(job));
+        let due = trials.iter_mut().filter(|(_, job)| job.is_running() && is_due(job));
         for (trial, job) in due.filter(|(trial, _)| state.intent(trial).is_none()) {
             // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
             let rule = self.assessor_rule(job, advisers, other_live_trials(state));

@@ -35,7 +35,7 @@ pub(super) struct TrialEffects<'a> {
     pub(super) rules: &'a mut StopRules,
     pub(super) announcer: &'a mut Announcer,
     pub(super) advisers: &'a mut Advisers,
-    pub(super) jobs: &'a mut LiveTrials,
+    pub(super) trials: &'a mut LiveTrials,
     pub(super) ends: &'a mut TrialEnds,
     pub(super) early_ends: &'a mut EarlyEnds,
 }
@@ -75,14 +75,14 @@ impl TrialEffects<'_> {
             if let Some(parameters) = row.parameters.as_object() {
                 self.advisers.notify_launched(&row.id, row.parameter_id, parameters);
             }
-            self.jobs.add_new(row);
+            self.trials.add_new(row);
         }
         Ok(())
     }
 
     /// Submits a recorded trial and returns the resulting events. A refusal ends the trial and not the experiment.
     async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
-        let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
+        let Some(job) = self.trials.get_mut(trial) else { return Vec::new() };
         self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await
     }
 
@@ -92,7 +92,7 @@ impl TrialEffects<'_> {
         trial: &TrialJobId,
     ) -> Result<Vec<state::Event>, store::Error> {
         let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
-        let Some(attempt) = self.jobs.begin_next_attempt(trial) else { return Ok(Vec::new()) };
+        let Some(attempt) = self.trials.begin_next_attempt(trial) else { return Ok(Vec::new()) };
         self.recorder.record_intents(&[(trial.clone(), None)]).await?;
         self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
         Ok(self.submit(trial, row.parameter_id).await)
@@ -104,7 +104,7 @@ impl TrialEffects<'_> {
         trials: Vec<TrialJobId>,
     ) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
-            let job = self.jobs.get(trial);
+            let job = self.trials.get(trial);
             let started_at_ms = job.and_then(LiveTrial::started_at_ms);
             // If the job's pods report as separate attempts, this is the first record of the pod.
             (trial.clone(), job.map(|job| job.attempt().clone()), started_at_ms)
@@ -112,10 +112,10 @@ impl TrialEffects<'_> {
         self.recorder.record_running(started.collect()).await?;
         for trial in trials {
             self.leases.begin(&trial);
-            if let Some(job) = self.jobs.get_mut(&trial) {
+            if let Some(job) = self.trials.get_mut(&trial) {
                 job.mark_running(Instant::now());
             }
-            self.rules.send_rules(&trial, self.jobs, self.advisers, self.state);
+            self.rules.send_rules(&trial, self.trials, self.advisers, self.state);
             self.announcer.notify(Notice::Running { trial });
         }
         Ok(())
@@ -130,7 +130,7 @@ impl TrialEffects<'_> {
         let intents: Vec<_> = stops.iter().map(intent).collect();
         self.recorder.record_intents(&intents).await?;
         for (trial, reason) in stops {
-            self.jobs.push_stop_directive(trial, *reason);
+            self.trials.push_stop_directive(trial, *reason);
             self.launcher.service().stop(trial).await;
         }
         Ok(())
@@ -160,7 +160,7 @@ impl TrialEffects<'_> {
 
     fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
         self.leases.end(trial);
-        self.jobs.reserve_next_attempt(trial)
+        self.trials.reserve_next_attempt(trial)
     }
 
     /// Takes over the attempt of a pod that the cluster has started again. From now on, only the reports of its agent
@@ -170,10 +170,10 @@ impl TrialEffects<'_> {
         trial: &TrialJobId,
         attempt: AttemptId,
     ) -> Result<(), store::Error> {
-        let Some(earlier) = self.jobs.replace_attempt(trial, attempt.clone()) else {
+        let Some(earlier) = self.trials.replace_attempt(trial, attempt.clone()) else {
             return Ok(());
         };
-        self.early_ends.forget_main_end(self.jobs, trial);
+        self.early_ends.forget_main_end(self.trials, trial);
         if !ids::is_pod_of(&attempt, &earlier) {
             info!(%trial, "the cluster has started its pod again");
         }
@@ -182,11 +182,11 @@ impl TrialEffects<'_> {
         self.recorder.record_state(trial, state, None, Some(attempt)).await?;
         // The new agent has not received the directives for the earlier one.
         if let Some(reason) = self.state.intent(trial) {
-            self.jobs.push_stop_directive(trial, reason);
+            self.trials.push_stop_directive(trial, reason);
         }
         if runs {
             self.leases.begin(trial);
-            self.rules.send_rules(trial, self.jobs, self.advisers, self.state);
+            self.rules.send_rules(trial, self.trials, self.advisers, self.state);
         }
         Ok(())
     }
@@ -194,20 +194,20 @@ impl TrialEffects<'_> {
     /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns
     /// the trial's position, unless the trial does not run.
     pub(super) async fn requeue(&mut self, news: JobWait) -> Result<Option<u64>, store::Error> {
-        if !self.jobs.is_current_submission(&news.trial, &news.attempt)
+        if !self.trials.is_current_submission(&news.trial, &news.attempt)
             || self.state.intent(&news.trial).is_some()
         {
             return Ok(None);
         }
         // The trial's agent, which had not reported yet, is gone.
         if !self.state.is_running(&news.trial) {
-            self.announcer.record_waits(self.jobs, self.recorder, vec![news]).await?;
+            self.announcer.record_waits(self.trials, self.recorder, vec![news]).await?;
             return Ok(None);
         }
         let JobWait { trial, why, .. } = news;
         info!(%trial, "its queue has taken the trial back: {why}");
         self.leases.end(&trial);
-        Ok(self.jobs.requeue(&trial))
+        Ok(self.trials.requeue(&trial))
     }
 
     /// Records that a trial that its queue has taken back waits. `sequence` is its position.
@@ -230,8 +230,8 @@ impl TrialEffects<'_> {
         let (mut changes, mut ended) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
             self.leases.end(&trial);
-            self.jobs.remove_ended(&trial);
-            let Some(job) = self.jobs.get_mut(&trial) else { continue };
+            self.trials.remove_ended(&trial);
+            let Some(job) = self.trials.get_mut(&trial) else { continue };
             if end.state == JobState::EarlyStopped && job.is_given_up() {
                 end.message = job.take_reason();
             }
