@@ -143,8 +143,9 @@ def run_and_interrupt(code, tmp_path, count=1, sent=signal.SIGINT):
 
 
 SEARCH = f"""
-import asyncio, os, sys
+import asyncio, os, signal, sys
 import trialkeeper as tk
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The caller of the tests may be `nohup`, which ignores it.
 experiment = tk.Experiment(
     trial_command="sleep 600", search_space={SPACE!r}, tuner={RANDOM!r}, max_trial_number=1, data_dir="data"
 )
