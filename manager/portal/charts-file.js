@@ -46,9 +46,9 @@ const saveChart = (kind, { name, title, x, y, time, columns, series, range: [fro
     surface.drawText(truncateText(text, left - 34, FONT_SIZE), left - 7, toY(value) + FONT_SIZE * 0.35, { fill: colours.quiet, size: FONT_SIZE, align: "right" });
   }
   for (const [value, text] of xScale.ticks(8)) {
-    const item = left + xScale.toPosition(value) * (right - left);
-    surface.drawLine([item, top, item, bottom], { stroke: colours.grid });
-    surface.drawText(text, item, bottom + 18, { fill: colours.quiet, size: FONT_SIZE, align: "center" });
+    const tickX = left + xScale.toPosition(value) * (right - left);
+    surface.drawLine([tickX, top, tickX, bottom], { stroke: colours.grid });
+    surface.drawText(text, tickX, bottom + 18, { fill: colours.quiet, size: FONT_SIZE, align: "center" });
   }
   surface.drawText(x, (left + right) / 2, bottom + 38, { fill: colours.quiet, size: FONT_SIZE, align: "center" });
   surface.drawText(shortenName(y), 18, (top + bottom) / 2, { fill: colours.quiet, size: FONT_SIZE, align: "center", turned: true });

@@ -213,4 +213,4 @@ const joinCurves = (curves) => {
 // Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const accessStorage = (access) => { try { return access(); } catch { return null; } };
 
-export { accessStorage, LOADING_MODEL, chooseColour, chooseDash, formatMetricName, formatTime, shortenName, createHint, sanitiseText, timeZoneName, formatNumber, getFont, readFontScale, computeHeight, waitForPaint, draw, redrawOnChange, joinCurves };
+export { accessStorage, LOADING_MODEL, chooseColour, chooseDash, formatMetricName, formatTime, shortenName, createHint, sanitiseText, timeZoneName, formatNumber, readFontScale, computeHeight, waitForPaint, draw, redrawOnChange, joinCurves };

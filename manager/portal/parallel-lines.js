@@ -131,4 +131,4 @@ class Lines {
   }
 }
 
-export { Lines, findNearestLine };
+export { Lines };

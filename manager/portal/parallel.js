@@ -62,8 +62,8 @@ const formatIdentifier = (axis) => axis.isResult ? "final" : axis.metric !== und
 const formatLiteral = (option) => JSON.stringify(Array.isArray(option) ? JSON.stringify(option) : option);
 const formatSelection = (axes, ranges) => {
   const selectedAxes = axes.filter(({ name }) => ranges.has(name));
-  const placeSliders = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.formatPosition(part) : roundValue(axis.toValue(part)));
-  const hash = new URLSearchParams(selectedAxes.map((axis) => [axis.name, placeSliders(axis).join("..")])).toString();
+  const formatEnds = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.formatPosition(part) : roundValue(axis.toValue(part)));
+  const hash = new URLSearchParams(selectedAxes.map((axis) => [axis.name, formatEnds(axis).join("..")])).toString();
   const conditions = selectedAxes.flatMap((axis) => {
     const [low, high] = ranges.get(axis.name), name = formatIdentifier(axis);
     if (axis.options) {
@@ -77,9 +77,9 @@ const formatSelection = (axes, ranges) => {
 };
 const readRanges = (axes, ranges, parameters) => {
   for (const axis of axes) {
-    const placeSliders = (Object.hasOwn(parameters, axis.name) ? parameters[axis.name] : undefined)?.split("..");
-    if (placeSliders?.length !== 2) continue;
-    const parts = placeSliders.map((end) => axis.options ? axis.toPosition(axis.options.find((option) => axis.formatPosition(axis.toPosition(option)) === end) ?? null) : axis.toPosition(Number(end)));
+    const ends = (Object.hasOwn(parameters, axis.name) ? parameters[axis.name] : undefined)?.split("..");
+    if (ends?.length !== 2) continue;
+    const parts = ends.map((end) => axis.options ? axis.toPosition(axis.options.find((option) => axis.formatPosition(axis.toPosition(option)) === end) ?? null) : axis.toPosition(Number(end)));
     if (parts.some((part) => part === null || Number.isNaN(part))) continue;
     const [low, high] = parts.map((part) => Math.min(1, Math.max(0, part))).sort((a, b) => a - b);
     if (low > 0 || high < 1) ranges.set(axis.name, [low, high]);
@@ -89,10 +89,10 @@ const readRanges = (axes, ranges, parameters) => {
 // The selectable lines and the table of each figure.
 const boardParts = new WeakMap();
 
-// Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `better` is the direction of the
+// Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `direction` is that of the
 // objective, `title` its name, and `values` are the results. `others` are the other objectives. `pendingRanges` are ranges from an
 // address. `redraw` redraws the figure after a change of `ranges`. Returns the selection, for an address and for the table.
-const drawParallel = (figure, points, ranges, { better, title, values = points.final, others = [], pendingRanges = {}, heading = "Parameters and results" }, redraw) => {
+const drawParallel = (figure, points, ranges, { direction, title, values = points.final, others = [], pendingRanges = {}, heading = "Parameters and results" }, redraw) => {
   if (!figure) return null;
   const rows = points.id.map((_, row) => row).filter((row) => values[row] !== null);
   if (rows.length === 0) { figure.replaceChildren(createHint("Nothing to show yet: no trial has succeeded with a numeric result.")); figure.dataset.drawn = 0; return null; }
@@ -100,7 +100,7 @@ const drawParallel = (figure, points, ranges, { better, title, values = points.f
   const { axes, left: hiddenCount } = createAxes(points, values, rows, title, others);
   readRanges(axes, ranges, pendingRanges);
   const result = axes.at(-1);
-  const rateResult = (row) => { const part = result.toPosition(values[row]); return better === "minimize" ? 1 - part : part; };
+  const rateResult = (row) => { const part = result.toPosition(values[row]); return direction === "minimize" ? 1 - part : part; };
   const isWithinRanges = (row) => axes.every((axis) => {
     const range = ranges.get(axis.name);
     if (!range) return true;
@@ -111,7 +111,7 @@ const drawParallel = (figure, points, ranges, { better, title, values = points.f
   const countInside = lines.filter(({ within }) => within).length;
   const board = figure.querySelector(".board") ?? createBoard(figure, heading);
   const objective = { name: title, values };
-  const model = { axes, lines, ranges, better, describe: (row) => describeTrial(points, objective, row), address: (row) => formatTrialAddress(points, row) };
+  const model = { axes, lines, ranges, direction, describe: (row) => describeTrial(points, objective, row), address: (row) => formatTrialAddress(points, row) };
   const layout = computeLayout(model, board.parentNode.clientWidth);
   const canvas = board.firstChild;
   canvas.style.width = `${layout.width}px`; canvas.style.height = `${layout.height}px`;
@@ -270,8 +270,8 @@ const placeSliders = (board, axes, ranges, layout, summary, redraw) => {
     if (previousSlider.nextSibling !== slider) previousSlider.after(slider);
     previousSlider = slider;
     const range = ranges.get(axis.name) ?? [0, 1];
-    const [hiddenCount, top] = layout(column, range[endIndex]);
-    slider.style.left = `${hiddenCount}px`; slider.style.top = `${top}px`;
+    const [left, top] = layout(column, range[endIndex]);
+    slider.style.left = `${left}px`; slider.style.top = `${top}px`;
     slider.setAttribute("aria-valuenow", Math.round(100 * range[endIndex]));
     slider.setAttribute("aria-valuetext", `${axis.formatPosition(range[endIndex])}; ${summary}`);
     slider.onkeydown = (event) => {

@@ -85,4 +85,4 @@ const createContour = (points, objective, { a, b }) => {
   };
 };
 
-export { createContour, interpolateField };
+export { createContour };

@@ -1,6 +1,6 @@
 // Curves over steps: the intermediate results of many trials, with a panel for each metric.
 
-import { LOADING_MODEL, formatMetricName, formatNumber, sanitiseText } from "./charts.js";
+import { LOADING_MODEL, formatMetricName, formatNumber } from "./charts.js";
 import { createRamp } from "./plots-surface.js";
 import { createNumberScale, padScale, findRange } from "./plots-scale.js";
 import { formatTrialAddress, describeTrial } from "./plots-kinds.js";

@@ -6,6 +6,7 @@
 
 import { chooseDash, LOADING_MODEL, shortenName, createHint, readFontScale, sanitiseText } from "./charts.js";
 import { CanvasSurface, SvgSurface, truncateText, createRamp, saveFile, readColours, measureText } from "./plots-surface.js";
+import { throttle } from "./updates.js";
 
 // The pointer selects marks within `SELECTION_DISTANCE` pixels. A drag of less than `MIN_DRAG_DISTANCE` pixels is a click.
 const SELECTION_DISTANCE = 24, MIN_DRAG_DISTANCE = 6;
@@ -20,9 +21,9 @@ const createElement = (name, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
-const createButton = (text, label, handleChange) => {
+const createButton = (text, label, handleClick) => {
   const button = createElement("button", { type: "button", class: "second small", "aria-label": label }, text);
-  button.addEventListener("click", handleChange);
+  button.addEventListener("click", handleClick);
   return button;
 };
 
@@ -210,12 +211,12 @@ class Plot {
     const panelHeight = model.computeHeight ? model.computeHeight(panelWidth, fontScale) : Math.min(460 * fontScale, Math.max(250 * fontScale, panelWidth * (count === 1 ? this.heightRatio : 0.62)));
     this.boxes = model.panels.map((panel, index) => {
       const zoom = this.zoomByPanel.get(index);
-      const [xs, ys] = [zoom ? panel.x.zoomTo(zoom[0], zoom[1]) : panel.x, zoom ? panel.y.zoomTo(zoom[2], zoom[3]) : panel.y];
+      const [xScale, yScale] = [zoom ? panel.x.zoomTo(zoom[0], zoom[1]) : panel.x, zoom ? panel.y.zoomTo(zoom[2], zoom[3]) : panel.y];
       // The names of options can be closer together than numbers.
-      const ticks = ys.ticks(Math.floor((panelHeight - 70 * fontScale) / ((ys.options ? 18 : 30) * fontScale)));
+      const ticks = yScale.ticks(Math.floor((panelHeight - 70 * fontScale) / ((yScale.options ? 18 : 30) * fontScale)));
       const axisWidth = Math.min(0.35 * panelWidth, Math.max(28 * fontScale, ...ticks.map(([, text]) => measureText(text, size)))) + (panel.labels[1] ? 30 : 12) * fontScale;
       const left = panelWidth * (index % columns) + axisWidth, panelTop = topMargin + Math.floor(index / columns) * panelHeight + (panel.title ? 22 : 6) * fontScale;
-      return { panel, zoom: zoom ?? [0, 1, 0, 1], x: xs, y: ys, ticks, left, axisWidth, top: panelTop, width: panelWidth - axisWidth - 12 * fontScale, height: panelHeight - (panel.title ? 22 : 6) * fontScale - 46 * fontScale };
+      return { panel, zoom: zoom ?? [0, 1, 0, 1], x: xScale, y: yScale, ticks, left, axisWidth, top: panelTop, width: panelWidth - axisWidth - 12 * fontScale, height: panelHeight - (panel.title ? 22 : 6) * fontScale - 46 * fontScale };
     });
     this.height = Math.ceil(topMargin + Math.ceil(count / columns) * panelHeight);
   }
@@ -434,7 +435,7 @@ class Plot {
 }
 
 // A plot that fetches its data when it comes into view, and again after a change while it is visible.
-const createLazyPlot = (id, controls, fetchData, createModel, throttle, chooser = "") => {
+const createLazyPlot = (id, controls, fetchData, createModel, chooser = "") => {
   const figure = findFigure(id);
   const plot = new Plot(figure, { name: id, title: readTitle(id), controls, chooser });
   let isOutdated = true, isVisible = false, errorMessage = null;

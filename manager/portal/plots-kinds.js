@@ -4,6 +4,7 @@ import { formatNumber, chooseColour, sanitiseText, timeZoneName } from "./charts
 import { findAxis, listParameters, formatParameter, STATE_NAMES } from "./points.js";
 import { createRamp } from "./plots-surface.js";
 import { createNumberScale, createParameterScale, padScale, formatDuration, createDurationScale, findRange, createTimeScale } from "./plots-scale.js";
+import { base } from "./updates.js";
 
 // The maximum number of parameters in the description of a trial.
 const MAX_DESCRIBED_PARAMETERS = 12;
@@ -15,7 +16,7 @@ const chooseMark = (state) => STATE_MARKS[state] ?? OTHER_MARK;
 const createLegend = (states) => [...Object.keys(STATE_MARKS), ...states].filter((state, index, allStates) => states.includes(state) && allStates.indexOf(state) === index && state !== "WAITING").map((state) => ({ label: STATE_NAMES[state] ?? state, ...chooseMark(state) }));
 
 // `points.base` is the path of the experiment's pages, if the page is not one of them.
-const formatTrialAddress = (points, row) => `${points.base ?? document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[row])}`;
+const formatTrialAddress = (points, row) => `${points.base ?? base}/trials/${encodeURIComponent(points.id[row])}`;
 // Describes a trial: number and state, result, parameters.
 const describeTrial = (points, objective, row) => {
   const { state } = points, value = objective.values[row], latest = objective.latest?.[row];

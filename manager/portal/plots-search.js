@@ -6,6 +6,7 @@ import { shortenName, waitForPaint, redrawOnChange } from "./charts.js";
 import { drawParallel } from "./parallel.js";
 import { listObjectives, preparePoints } from "./points.js";
 import { createHistory } from "./plots-kinds.js";
+import { base, fetchJson } from "./updates.js";
 
 // Shows only the tables of one objective. A rule also applies to tables that arrive later. CSS alone cannot compare two attributes.
 const objectiveRules = new CSSStyleSheet();
@@ -16,7 +17,7 @@ const showTablesOf = (objective) => {
 
 // Fetches the trials and draws both plots. Returns the trials, the objectives, the selected objective, a function that adds a plot to the
 // page, and a function that updates all plots.
-const drawSearch = async (fetchJson) => {
+const drawSearch = async () => {
   const summary = document.getElementById("summary");
   // The page names the address, so that the browser loads the data together with the scripts.
   const points = preparePoints(await fetchJson(summary.dataset.points));
@@ -52,7 +53,7 @@ const addParallelCoordinates = (points, listCurrentObjectives, getObjective, plo
   const drawLines = () => {
     const { mode, name, values, index } = getObjective();
     const others = listCurrentObjectives().filter((_, other) => other !== index);
-    const selection = drawParallel(figure, points, ranges, { better: mode, title: name, values, others, heading: readTitle("parallel"), pendingRanges }, redraw);
+    const selection = drawParallel(figure, points, ranges, { direction: mode, title: name, values, others, heading: readTitle("parallel"), pendingRanges }, redraw);
     pendingRanges = {};
     return selection;
   };
@@ -63,7 +64,7 @@ const addParallelCoordinates = (points, listCurrentObjectives, getObjective, plo
     const { hash, filter } = drawLines() ?? {};
     if (hash !== undefined && location.hash.slice(1) !== hash) window.history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
     link.hidden = !filter;
-    link.href = `${document.body.dataset.base ?? ""}/trials?filter=${encodeURIComponent(filter ?? "")}`;
+    link.href = `${base}/trials?filter=${encodeURIComponent(filter ?? "")}`;
   };
   const link = createElement("a", { class: "brushed" }, "Show these trials in the table");
   figure.after(link);

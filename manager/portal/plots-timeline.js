@@ -91,7 +91,7 @@ const createTimeline = (points, answer, { by }) => {
       if (answer.began[attempt] !== null || answer.ended[attempt] !== null) surface.drawRect(left, centre - barHeight / 2, right - left, barHeight, { fill: colours[chooseBarStyle(attempt).colour], alpha: 0.9 });
     }
   };
-  const trialIndexBySequence = new Map(points.sequence.map((sequence, attempt) => [sequence, attempt]));
+  const trialIndexBySequence = new Map(points.sequence.map((sequence, index) => [sequence, index]));
   const describeAttempt = (attempt) => {
     const waitMs = startOf(attempt) - answer.submitted[attempt];
     const state = answer.retried[attempt] ? "retried" : STATE_NAMES[answer.state[attempt]] ?? answer.state[attempt];
@@ -122,8 +122,8 @@ const createTimeline = (points, answer, { by }) => {
 
 // A scale of numbers with the lowest number at the top.
 const createReversedScale = (low, high) => {
-  const scale = createNumberScale(low, high, { whole: true, format: (fontScale) => Number.isInteger(fontScale) ? fontScale.toLocaleString("en") : "" });
+  const scale = createNumberScale(low, high, { whole: true, format: (value) => Number.isInteger(value) ? value.toLocaleString("en") : "" });
   return { ...scale, toPosition: (value) => 1 - scale.toPosition(value), toValue: (part) => scale.toValue(1 - part), zoomTo: (from, to) => createReversedScale(scale.toValue(1 - to), scale.toValue(1 - from)) };
 };
 
-export { packIntervals, createTimeline, countWaiting };
+export { createTimeline, countWaiting };

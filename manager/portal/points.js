@@ -75,4 +75,4 @@ const findAxis = (points, name) => points.space?.find((axis) => axis.name === na
 const STATE_NAMES = JSON.parse(document.body.dataset.states ?? "{}");
 const formatParameter = (value) => sanitiseText(typeof value === "string" ? value : JSON.stringify(value));
 
-export { findAxis, toFinite, visitValues, toResult, listObjectives, listParameters, preparePoints, formatParameter, recordTrial, STATE_NAMES };
+export { findAxis, toFinite, listObjectives, listParameters, preparePoints, formatParameter, recordTrial, STATE_NAMES };

@@ -155,7 +155,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2] } };
-  const drawn = () => drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, drawn);
+  const drawn = () => drawParallel(figure, points, new Map(), { direction: 'maximize', title: 'result' }, drawn);
   const labels = () => [...figure.querySelectorAll('[role=slider]')].map((end) => end.getAttribute('aria-label'));
   drawn();
   const before = labels();
@@ -188,7 +188,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
   const figure = document.createElement('figure');
   document.querySelector('main').append(figure);
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { a: [1, 2], b: [null, 5] } };
-  drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
+  drawParallel(figure, points, new Map(), { direction: 'maximize', title: 'result' }, () => {});
   const canvas = figure.querySelector('canvas');
   const from = 62, to = canvas.width / 2 - 2;
   const { data } = canvas.getContext('2d').getImageData(from, canvas.height - 31, to - from, 2);

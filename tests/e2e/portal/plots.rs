@@ -217,7 +217,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface
   const points = { id: ['t', 'u'], final: [1, 2], parameters: { plain: [0.001, 0.9], kind: ['b', 'a'], lr: [0.01, 0.02], wide: ['option 1', 'option 2'] },
     space: [{ name: 'lr', log: true, low: 0.01, high: 0.1 }, { name: 'plain', log: false, low: 0, high: 1 }, { name: 'kind', log: false, options: ['b', 'c', 'a'] },
       { name: 'wide', log: false, options: [...Array(40).keys()].map((at) => `option ${at}`) }] };
-  drawParallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
+  drawParallel(figure, points, new Map(), { direction: 'maximize', title: 'result' }, () => {});
   let svg = null;
   const made = URL.createObjectURL;
   URL.createObjectURL = (blob) => { svg = blob; return made.call(URL, blob); };
@@ -235,7 +235,7 @@ return import('/assets/parallel.js').then(({ drawParallel }) => {
   const parameters = { 'batch size': [1, 4], step: [0, 1], 'a`b': [1, 2], layers: [[64, 64], [32]] };
   const space = [{ name: 'layers', log: false, options: [[32], [64, 64]] }];
   const ranges = new Map([['batch size', [0, 0.5]], ['step', [0.5, 1]], ['a`b', [0.5, 1]], ['layers', [0.5, 1]]]);
-  return drawParallel(figure, { id: ['t', 'u'], final: [1, 2], parameters, space }, ranges, { better: 'maximize', title: 'result' }, () => {}).filter;
+  return drawParallel(figure, { id: ['t', 'u'], final: [1, 2], parameters, space }, ranges, { direction: 'maximize', title: 'result' }, () => {}).filter;
 });";
 
 #[test]

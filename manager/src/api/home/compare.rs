@@ -14,7 +14,7 @@ use trial_protocol::ExperimentId;
 
 use self::experiment::{ComparedExperiment, distinguish_names, read_column};
 use self::file::{json_of, table_of};
-use self::plots::{COMPARISON_SCRIPTS, script_data, static_plots};
+use self::plots::{script_data, static_plots};
 use self::tables::tables;
 use super::super::Error;
 use super::super::access::auth::User;
@@ -46,7 +46,7 @@ pub(super) async fn page(
             (comparison(&columns))
         }
     };
-    Ok(render_page(&viewer, "Compare", Some("comparison"), &content))
+    Ok(render_page(&viewer, "Compare", Some("experiment-comparison"), &content))
 }
 
 /// Returns the format of the file and the ids of the selected experiments.
@@ -131,7 +131,6 @@ fn comparability_warning(columns: &[ComparedExperiment]) -> Markup {
 /// Renders the plots, which a script replaces by interactive ones, and the tables.
 fn comparison(columns: &[ComparedExperiment]) -> Markup {
     html! {
-        @for script in COMPARISON_SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         span #comparison hidden data-live data-experiments=(script_data(columns).to_string()) {}
         (portal::plot_keys())
         div.plots {

@@ -12,9 +12,7 @@ use super::base::url;
 use super::display;
 use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, improvement_tables};
 use super::page::{PageRefusal, Viewer, exact_time, page, time_zone};
-use super::plot_place::{
-    SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, points_path, preload, preload_scripts,
-};
+use super::plot_place::{history_place, parallel_place, plot_keys, points_path, preload};
 use super::trials::{downloads, states_value, table};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
@@ -56,7 +54,6 @@ pub(super) async fn overview(
     let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
-        (preload_scripts(&SEARCH_SCRIPTS))
         div.overview {
             div.wide #summary data-live data-part=(top.mark) data-change=(shown.change) data-name=(result_name(&shown)) data-mode=(shown.optimize_mode) data-points=(points) { (top.content) }
             (history_place(&html! {

@@ -9,6 +9,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::super::access::log_in::LogIn;
 use super::super::{Error, percent};
+use super::assets::page_scripts;
 use super::base::{Site, site, url};
 use super::display;
 use super::parts::KnownParts;
@@ -23,7 +24,7 @@ const MAX_RETURN_PATH_BYTES: usize = 2000;
 /// The script of the page whose charts uPlot draws.
 const CURVES_SCRIPT: &str = "trial";
 /// The script of the page with a long table.
-const LIST_SCRIPT: &str = "list";
+const LIST_SCRIPT: &str = "trials";
 /// The id of the element after that table.
 const LIST_END: &str = "list-end";
 
@@ -131,9 +132,11 @@ pub(in crate::api) fn page(
                 link rel="stylesheet" href=(url("/assets/portal.css"));
                 // Without it, a browser lays out a long table several times while it reads it.
                 @if script == Some(LIST_SCRIPT) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
-                @if script.is_some() {
-                    link rel="modulepreload" href=(url("/assets/charts.js"));
-                    @if script == Some(CURVES_SCRIPT) { script src=(url("/assets/uplot.js")) defer {} }
+                @if let Some(script) = script {
+                    @for script in page_scripts(script) {
+                        link rel="modulepreload" href=(url(&format!("/assets/{script}")));
+                    }
+                    @if script == CURVES_SCRIPT { script src=(url("/assets/uplot.js")) defer {} }
                     script type="module" src=(url("/assets/portal.js")) {}
                 }
             }

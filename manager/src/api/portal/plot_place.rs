@@ -9,23 +9,6 @@ const PLOT_KEYS: &str = "Point at a mark to see its trial, click it to open the 
     By keyboard: arrow keys go from mark to mark, Up and Down from panel to panel, Enter opens the trial, + and − zoom, \
     Escape resets the view.";
 
-/// The scripts of the plots that the overview and the page of plots share. Browsers load them in advance.
-pub(super) const SEARCH_SCRIPTS: [&str; 8] = [
-    "points",
-    "plots-search",
-    "plots-surface",
-    "plots-scale",
-    "plots-frame",
-    "plots-kinds",
-    "parallel",
-    "parallel-lines",
-];
-
-/// Renders links by which the browser loads scripts in advance.
-pub(super) fn preload_scripts(names: &[&str]) -> Markup {
-    html! { @for name in names { link rel="modulepreload" href=(url(&format!("/assets/{name}.js"))); } }
-}
-
 /// Renders the place of the optimisation history, with the improvements in a table.
 pub(super) fn history_place(improvements: &Markup) -> Markup {
     plot_place("history", "Optimisation history", "broad", improvements)

@@ -15,15 +15,11 @@ use super::goal_tables::{goal_tables, has_no_improvement, importance_tables, imp
 use super::overview::{causes_table, result_name};
 use super::page::{PageRefusal, Viewer, page};
 use super::plot_place::{
-    SEARCH_SCRIPTS, history_place, parallel_place, plot_keys, plot_place, points_path, preload,
-    preload_scripts,
+    history_place, parallel_place, plot_keys, plot_place, points_path, preload,
 };
 use super::trials::downloads;
 use crate::view::{ExperimentView, Snapshot};
 
-/// The scripts of the plots that only this page has.
-const PLOT_SCRIPTS: [&str; 6] =
-    ["plots", "plots-bars", "plots-contour", "plots-curves", "plots-pareto", "plots-timeline"];
 /// The columns that the plots need.
 const PLOT_COLUMNS: &str = "started,ended,cause,latest,space";
 
@@ -47,8 +43,6 @@ pub(super) async fn plots(
     let points = points_path(&format!("{PLOT_COLUMNS}{objectives}"));
     let content = html! {
         (preload(&points))
-        (preload_scripts(&SEARCH_SCRIPTS))
-        (preload_scripts(&PLOT_SCRIPTS))
         h1 { "Plots" }
         p.hint { (downloads(&[])) }
         (plot_keys())

@@ -344,7 +344,7 @@ pub(super) async fn list(
         }
         (list_end())
     };
-    Ok(page(&viewer, "Trials", Some("list"), &content))
+    Ok(page(&viewer, "Trials", Some("trials"), &content))
 }
 
 /// Renders the form that selects the columns of the table.
@@ -475,7 +475,7 @@ pub(super) async fn compare(
             div #list data-live { (table(&viewer.known_parts, (&rows, shared.state.trial_cache.goals()), shared.state.clock.now_ms(), None)) }
         }
     };
-    Ok(page(&viewer, "Compare", Some("compare"), &content))
+    Ok(page(&viewer, "Compare", Some("trial-comparison"), &content))
 }
 
 #[cfg(test)]

@@ -7,17 +7,6 @@ use super::experiment::{ComparedExperiment, result_name};
 use crate::api::portal::display;
 use crate::api::portal::plot::{StepCurve, plot};
 
-/// The scripts that the page needs, which browsers load in advance.
-pub(super) const COMPARISON_SCRIPTS: [&str; 7] = [
-    "points",
-    "plots-compare",
-    "plots-curves",
-    "plots-frame",
-    "plots-kinds",
-    "plots-scale",
-    "plots-surface",
-];
-
 /// Returns the data that the script needs to fetch and draw the experiments.
 pub(super) fn script_data(columns: &[ComparedExperiment]) -> Value {
     let column = |column: &ComparedExperiment| {

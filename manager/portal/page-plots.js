@@ -11,16 +11,16 @@ import { createCurves } from "./plots-curves.js";
 import { createParetoPlot } from "./plots-pareto.js";
 import { drawSearch } from "./plots-search.js";
 import { createTimeline } from "./plots-timeline.js";
+import { fetchJson, followExperiment, refresh, refreshPeriodically, throttle } from "./updates.js";
 
 // The number of parameters in the slice plot at first.
 const INITIAL_PANELS = 24;
 // The maximum number of metrics with curves, as in the manager.
 const MAX_METRICS = 12;
 
-// `fetchJson` fetches, `throttle` limits the rate of updates, and `followExperiment` listens to events.
-const drawPlots = async ({ fetchJson, throttle, followExperiment, refreshPeriodically, refresh }) => {
+const showPage = async () => {
   const hasSeveralObjectives = findFigure("pareto") !== null;
-  const { points, listCurrentObjectives, getObjective, addPlot, plotUpdates, updatePlots } = await drawSearch(fetchJson);
+  const { points, listCurrentObjectives, getObjective, addPlot, plotUpdates, updatePlots } = await drawSearch();
   if (hasSeveralObjectives) addParetoPlot(points, getObjective, addPlot);
 
   addTablePlots(getObjective, addPlot);
@@ -34,8 +34,8 @@ const drawPlots = async ({ fetchJson, throttle, followExperiment, refreshPeriodi
   const [yLabel, ySelect] = createSelect("Y", names.map((name) => [name, shortenName(name)]), () => { contourPlot.plot.zoomByPanel.clear(); contourPlot.update(); });
   if (names.length > 1) {
     // Start with the two most important parameters, which the server lists first.
-    const rows = [...document.querySelectorAll("#importance meter")].map((name) => name.getAttribute("aria-label"));
-    const [first = names[0], second] = rows.filter((name) => names.includes(name));
+    const importantNames = [...document.querySelectorAll("#importance meter")].map((meter) => meter.getAttribute("aria-label"));
+    const [first = names[0], second] = importantNames.filter((name) => names.includes(name));
     xSelect.value = first;
     ySelect.value = second ?? names.find((name) => name !== first);
   }
@@ -63,10 +63,10 @@ const drawPlots = async ({ fetchJson, throttle, followExperiment, refreshPeriodi
     if (curveMetricSelect.options.length !== names.length + 1) curveMetricSelect.replaceChildren(new Option(names.length > MAX_METRICS ? `the first ${MAX_METRICS}` : "all", ""), ...names.map((name) => new Option(formatMetricName(name), name, false, name === metric)));
     curveMetric.hidden = names.length < 2;
   };
-  const curvePlot = createLazyPlot("curves", [curveCount, curveMetric, smoothing, curveBest, curveLogX, curveLog], fetchCurves, createCurrentCurves, throttle);
+  const curvePlot = createLazyPlot("curves", [curveCount, curveMetric, smoothing, curveBest, curveLogX, curveLog], fetchCurves, createCurrentCurves);
   plotUpdates.push(() => { if (answers.curves) curvePlot.update(); });
   const [rows, rowSelect] = createSelect("Rows", [["trial", "trials"], ["host", "machines"]], () => { timelinePlot.plot.zoomByPanel.clear(); timelinePlot.update(); });
-  const timelinePlot = createLazyPlot("timeline", [rows], async () => { answers.timeline = await fetchJson("/api/v1/experiment/timeline"); addMachines(points, answers.timeline); }, () => createTimeline(points, answers.timeline, { by: rowSelect.value }), throttle);
+  const timelinePlot = createLazyPlot("timeline", [rows], async () => { answers.timeline = await fetchJson("/api/v1/experiment/timeline"); addMachines(points, answers.timeline); }, () => createTimeline(points, answers.timeline, { by: rowSelect.value }));
 
   // The machines of trials cost as much as all other columns, so they come after the plots that show no machines.
   waitForPaint().then(timelinePlot.load);
@@ -107,4 +107,4 @@ const addParetoPlot = (points, getObjective, addPlot) => {
   const paretoPlot = addPlot("pareto", [xLabel, yLabel], () => createParetoPlot(points, getObjective(), { a: xSelect.value, b: ySelect.value, front: readFront() }));
 };
 
-export { drawPlots };
+export { showPage };

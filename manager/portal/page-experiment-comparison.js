@@ -6,6 +6,7 @@ import { listObjectives, preparePoints } from "./points.js";
 import { createCurvePanel, findDirection, formatHint, NOT_POSITIVE, smoothValues } from "./plots-curves.js";
 import { findImprovements, NO_RESULT, chooseMarkSize, formatTrialAddress, describeTrial } from "./plots-kinds.js";
 import { createNumberScale, padScale, formatDuration, createDurationScale, findRange } from "./plots-scale.js";
+import { base, fetchJson, getElement, refresh, throttle } from "./updates.js";
 
 // The columns of each experiment, and the number of its trials whose curves are fetched: one half are the best, the other half the newest.
 const COLUMNS = "started,ended,latest,space", CURVE_COUNT = 12;
@@ -21,7 +22,7 @@ const describeTrialOf = (experiment, row) => [`${shortenName(experiment.name)} Â
 
 // The horizontal axes of the histories. `row` is the position of a trial in the columns of its experiment.
 const HISTORY_AXES = [
-  { label: "trials", locate: ({ points }, row) => points.sequence[row] + 1, until: ({ points }) => points.id.length, scale: (low, high, options) => createNumberScale(low, high, { ...options, whole: true, format: (experiment) => Number.isInteger(experiment) ? experiment.toLocaleString("en") : "" }) },
+  { label: "trials", locate: ({ points }, row) => points.sequence[row] + 1, until: ({ points }) => points.id.length, scale: (low, high, options) => createNumberScale(low, high, { ...options, whole: true, format: (value) => Number.isInteger(value) ? value.toLocaleString("en") : "" }) },
   { label: "time since the start", locate: ({ points, begun }, row) => points.ended[row] === null ? null : points.ended[row] - begun, until: ({ begun, until }) => until - begun, scale: createDurationScale },
 ];
 
@@ -99,9 +100,10 @@ const createBestCurves = (experiments, { maxTrials, ...options }) => {
   return { panels, legend: createLegend(experiments), table, hint: formatHint(panels, directions, options) };
 };
 
-// `fetchJson` fetches, `throttle` limits the rate of updates, and `refresh` fetches the page's tables again.
-const drawComparison = async ({ fetchJson, throttle, refresh }) => {
-  const summary = document.getElementById("comparison"), base = document.body.dataset.base ?? "";
+const showPage = async () => {
+  const summary = getElement("comparison");
+  // No experiment is selected.
+  if (!summary) return;
   const listExperiments = () => JSON.parse(summary.dataset.experiments).map((experiment, index) => ({ ...experiment, index }));
   const fetchExperiment = async (experiment) => {
     const points = preparePoints(await fetchJson(`/e/${experiment.id}/api/v1/experiment/points?columns=${COLUMNS}`));
@@ -128,7 +130,7 @@ const drawComparison = async ({ fetchJson, throttle, refresh }) => {
   const fetchCurves = async () => { curves = await Promise.all(listExperiments().map(({ id }) => fetchJson(`/e/${id}/api/v1/experiment/curves?points=200&trials=${CURVE_COUNT}`))); };
   const [curveLines, listShownCurves] = createLineList(experiments.map(({ name }) => name), updateCurves);
   const createCurves = () => createBestCurves(listShownCurves().map((row) => ({ ...experiments[row], curves: curves[row] })), { maxTrials: Number(countChoice.value), smoothing: Number(curveSmoothingRange.value), best: bestBox.checked, logX: curveXBox.checked, log: curveYBox.checked });
-  const curvePlot = createLazyPlot("best-curves", [countLabel, curveSmoothing, bestLabel, curveX, curveY], fetchCurves, createCurves, throttle, curveLines);
+  const curvePlot = createLazyPlot("best-curves", [countLabel, curveSmoothing, bestLabel, curveX, curveY], fetchCurves, createCurves, curveLines);
 
   // The home sends no events, so experiments that run are fetched again.
   const refetchRunning = throttle(REFRESH_INTERVAL_MS, async () => {
@@ -142,4 +144,4 @@ const drawComparison = async ({ fetchJson, throttle, refresh }) => {
   setInterval(() => { if (!document.hidden && experiments.some(({ runs }) => runs)) refetchRunning(); }, REFRESH_INTERVAL_MS);
 };
 
-export { drawComparison };
+export { showPage };
