@@ -143,6 +143,9 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
                 let (trials, service) = (&task.trials, task.launcher.service());
                 task.leases.check(trials, service, &mut task.recorder, &task.announcer).await?;
                 task.early_ends.finish_decided_jobs(&mut task.trials, &task.state).await;
+                if let Some(elapsed) = task.time.take_due() {
+                    task.recorder.record_running_time(elapsed).await;
+                }
             }
         }
     }

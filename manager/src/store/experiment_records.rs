@@ -90,6 +90,18 @@ impl ExperimentRecords {
             .await
     }
 
+    /// Stores the experiment's running time.
+    pub async fn set_elapsed(&self, elapsed_ms: u64) -> Result<(), Error> {
+        self.database
+            .write(move |c| {
+                let changed = c
+                    .prepare_cached("UPDATE experiment SET elapsed_ms = ?")?
+                    .execute([to_storable("elapsed time", elapsed_ms)?])?;
+                check_experiment(changed)
+            })
+            .await
+    }
+
     /// Stores the problem of an external tuner or assessor together with its notification: both or neither. `None`
     /// clears the problem.
     pub async fn set_trouble(

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::debug;
 use trial_protocol::{AttemptId, Metric, StopReason, TrialJobId, Verdict};
 
 use super::inbox::Inbox;
@@ -17,6 +18,7 @@ use crate::store::{
 };
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
+use crate::util::errors::chain;
 use crate::util::ids;
 
 /// The store of an experiment, and the inbox that keeps events during a wait for it.
@@ -241,6 +243,14 @@ impl Recorder {
         let (store, word, now) = (&self.store, state.as_str(), self.clock.now_ms());
         let write = || store.experiment().set_state(word, elapsed_ms, now, notification.clone());
         self.inbox.retry_while_transient(write).await
+    }
+
+    /// Records the running time. A failure has no consequence, because the next record replaces this one.
+    pub(super) async fn record_running_time(&self, elapsed: Duration) {
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = self.store.experiment().set_elapsed(elapsed_ms).await {
+            debug!(error = chain(&error), "cannot record the running time");
+        }
     }
 
     /// Records the trouble of the search, or its end, together with a notification of it.

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 use crate::experiment::ExperimentHandle;
 use crate::experiment::state::ExperimentState;
 
+/// The time between two records of the running time. A killed manager forgets at most this time.
+const RECORD_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The running time.
 pub(super) struct RunningTime {
     /// The running time before this run, and the start of this run.
@@ -14,17 +17,29 @@ pub(super) struct RunningTime {
     began: Instant,
     /// The time since which the search is done.
     done_since: Option<Instant>,
+    /// The running time at the last record of it.
+    recorded: Duration,
 }
 
 impl RunningTime {
     /// Starts the time of this run.
     pub(super) fn start(before: Duration) -> Self {
-        Self { before, began: Instant::now(), done_since: None }
+        Self { before, began: Instant::now(), done_since: None, recorded: before }
     }
 
     /// Returns the running time.
     pub(super) fn elapsed(&self) -> Duration {
         self.before + (self.done_since.unwrap_or_else(Instant::now) - self.began)
+    }
+
+    /// Returns the running time if it is due to be recorded.
+    pub(super) fn take_due(&mut self) -> Option<Duration> {
+        let elapsed = self.elapsed();
+        let is_due = elapsed.saturating_sub(self.recorded) >= RECORD_INTERVAL;
+        is_due.then(|| {
+            self.recorded = elapsed;
+            elapsed
+        })
     }
 
     /// Returns the moment of a running time.
@@ -80,5 +95,17 @@ mod tests {
         assert_eq!(follow(4, ExperimentState::Running).await, 20);
         assert_eq!(handle.elapsed(), Some(seconds(20)));
         assert_eq!(time.moment_of(seconds(30)) - Instant::now(), seconds(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_is_due_after_each_interval() {
+        let seconds = Duration::from_secs;
+        let mut time = RunningTime::start(seconds(100));
+        let mut due = Vec::new();
+        for _ in 0..25 {
+            tokio::time::advance(seconds(1)).await;
+            due.extend(time.take_due());
+        }
+        assert_eq!(due, [seconds(110), seconds(120)]);
     }
 }

@@ -398,6 +398,16 @@ async fn a_delay_of_the_manager_makes_no_trial_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_killed_manager_leaves_its_running_time() {
+    let bed = TestBed::new().await;
+    bed.begin_trial().await;
+    bed.pass_time(40).await;
+    let (_folder, store) = bed.kill_manager().await;
+    let elapsed_ms = store.experiment().row().await.unwrap().unwrap().elapsed_ms;
+    assert!((25_000..=45_000).contains(&elapsed_ms), "{elapsed_ms}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_trial_is_found_by_the_next_manager() {
     let bed = TestBed::new().await;
     let trial = bed.begin_trial().await;
