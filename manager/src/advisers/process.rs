@@ -101,7 +101,7 @@ pub(super) async fn supervise(
     let mut history = History::new(setting.space.clone());
     let (mut successive_deaths, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
-        // Orders that are already waiting become part of the history, so that they are not sent twice.
+        // Requests that are already waiting become part of the history, so that they are not sent twice.
         loop {
             match requests.try_recv() {
                 Ok(request) => drop(history.record(&request)),
