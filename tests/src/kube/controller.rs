@@ -292,6 +292,24 @@ impl Shared {
             );
         }
     }
+
+    /// Returns whether a controller's work on an object is over: the object is deleted or replaced, or the server ends.
+    pub(super) fn is_gone(&self, plural: &str, object: &Value) -> bool {
+        let uid = object.pointer("/metadata/uid");
+        let is_other = |now: &Value| is_being_deleted(now) || now.pointer("/metadata/uid") != uid;
+        let over = self.objects.inspect(plural, &string_at(object, "/metadata/name"), is_other);
+        self.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
+    }
+
+    /// Returns whether an object is suspended. `None` if it does not exist. Kubeflow's training operator has the field
+    /// in `runPolicy`.
+    pub(super) fn is_suspended(&self, plural: &str, name: &str) -> Option<bool> {
+        self.objects.inspect(plural, name, |object| {
+            ["/spec/suspend", "/spec/runPolicy/suspend"]
+                .iter()
+                .any(|field| object.pointer(field) == Some(&Value::Bool(true)))
+        })
+    }
 }
 
 /// Deletes objects without an owner, until the server ends.

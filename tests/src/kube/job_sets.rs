@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::objects::{Deletion, is_being_deleted, string_at};
+use super::objects::{Deletion, string_at};
 use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -170,17 +170,12 @@ impl JobSetRun {
     }
 
     fn is_gone(&self) -> bool {
-        let over = self.shared.objects.inspect("jobsets", &self.name, |now| {
-            is_being_deleted(now)
-                || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
-        });
-        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_gone("jobsets", &self.set)
     }
 
     fn is_suspended(&self) -> bool {
-        let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
         // A set that is gone must not resume its Jobs.
-        self.shared.objects.inspect("jobsets", &self.name, suspended).unwrap_or(true)
+        self.shared.is_suspended("jobsets", &self.name).unwrap_or(true)
     }
 }
 

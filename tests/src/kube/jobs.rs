@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::controller::{self, Behavior};
 use super::kubelet::Pod;
-use super::objects::{is_being_deleted, string_at};
+use super::objects::string_at;
 use super::{Shared, admission};
 
 mod timed_job;
@@ -244,16 +244,11 @@ impl<'a> JobRun<'a> {
     }
 
     fn is_gone(&self) -> bool {
-        let over = self.shared.objects.inspect("jobs", &self.name, |now| {
-            is_being_deleted(now)
-                || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
-        });
-        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_gone("jobs", &self.job)
     }
 
     fn is_suspended(&self) -> bool {
-        let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.inspect("jobs", &self.name, suspended).unwrap_or(false)
+        self.shared.is_suspended("jobs", &self.name).unwrap_or(false)
     }
 
     fn set_status(&self, conditions: &[(&str, &str, &str, &str)], counts: &Value) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::controller::Behavior;
 use super::kubelet::Pod;
-use super::objects::{is_being_deleted, string_at};
+use super::objects::string_at;
 use super::{Shared, admission};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -269,16 +269,10 @@ impl<'a> TrainingJobRun<'a> {
     }
 
     fn is_gone(&self) -> bool {
-        let over = self.shared.objects.inspect(self.kind.0, &self.name, |now| {
-            is_being_deleted(now)
-                || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
-        });
-        self.shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
+        self.shared.is_gone(self.kind.0, &self.job)
     }
 
     fn is_suspended(&self) -> bool {
-        let suspended =
-            |now: &Value| now.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.inspect(self.kind.0, &self.name, suspended).unwrap_or(false)
+        self.shared.is_suspended(self.kind.0, &self.name).unwrap_or(false)
     }
 }

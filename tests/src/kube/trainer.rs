@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_being_deleted, string_at};
+use super::objects::string_at;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const RUNTIME_POINTER: &str = "/spec/runtimeRef/name";
@@ -50,10 +50,10 @@ fn follow_train_job(shared: &Shared, job: &Value) {
     drop(shared.objects.create("jobsets", create_job_set(job, &runtime)));
     let mut was_suspended = false;
     let mut written = Value::Null;
-    while !is_gone(shared, &name, job) {
-        let suspended = shared.objects.inspect("trainjobs", &name, is_suspended).unwrap_or(false);
+    while !shared.is_gone("trainjobs", job) {
+        let suspended = shared.is_suspended("trainjobs", &name).unwrap_or(false);
         was_suspended |= suspended;
-        if shared.objects.inspect("jobsets", &name, is_suspended) == Some(!suspended) {
+        if shared.is_suspended("jobsets", &name) == Some(!suspended) {
             let change = |set: &mut Value| set["spec"]["suspend"] = Value::Bool(suspended);
             drop(shared.objects.change("jobsets", &name, change));
         }
@@ -135,15 +135,4 @@ fn train_job_status(set: &Value, suspended: bool, was_suspended: bool) -> Value 
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message})
-}
-
-fn is_suspended(object: &Value) -> bool {
-    object.pointer("/spec/suspend") == Some(&Value::Bool(true))
-}
-
-fn is_gone(shared: &Shared, name: &str, job: &Value) -> bool {
-    let over = shared.objects.inspect("trainjobs", name, |now| {
-        is_being_deleted(now) || now.pointer("/metadata/uid") != job.pointer("/metadata/uid")
-    });
-    shared.is_ending.load(Ordering::SeqCst) || over.unwrap_or(true)
 }
