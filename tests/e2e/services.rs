@@ -1,6 +1,7 @@
 //! Training services: the scenario that each must pass, plugins, and machines behind SSH.
 
 mod conformance;
+mod gated_trial;
 mod hybrid;
 mod plugin;
 mod remote;

@@ -2,7 +2,6 @@
 //! loss of a service.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
@@ -12,13 +11,8 @@ use trialkeeper_tests::{
     Gate, Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for,
 };
 
-/// A trial that records its start, waits at the gate, and reports.
-const TRAIN_SCRIPT: &str = r#"#!/bin/sh
-echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
-echo score=0.25
-read _ <"$BED/gate"
-echo score=0.5
-"#;
+use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
+use super::plugin::repository_root;
 
 /// A plugin that refuses every job.
 const REFUSING_PLUGIN: &str = r#"
@@ -33,13 +27,6 @@ for line in sys.stdin:
         answer["error"] = {"code": -32001, "message": "the account has no hours left"}
     print(json.dumps(answer), flush=True)
 "#;
-
-fn repository_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the package is in the workspace")
-        .to_owned()
-}
 
 /// Returns the section of the example plugin that runs jobs as processes. It can start while the file `name`
 /// exists.
@@ -61,24 +48,6 @@ fn search(bed: &TestBed, services: Value, trials: u32, concurrency: usize) -> Se
     Search::new(&command, trials)
         .with("trialConcurrency", concurrency)
         .with("trainingService", services)
-}
-
-fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", WAIT_TIMEOUT, || {
-        let text = fs::read_to_string(bed.path("started")).ok()?;
-        let started: Vec<_> = text.lines().map(str::to_owned).collect();
-        (started.len() >= trials).then_some(started)
-    })
-}
-
-/// Checks that every trial ran once, and that exactly its output is stored.
-fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
-    done.expect_done(trials, 0);
-    let started = wait_for_starts(bed, trials);
-    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
-    for trial in &done.trials {
-        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
-    }
 }
 
 /// Returns the API's answer, or `None` if there is none yet.

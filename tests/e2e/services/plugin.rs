@@ -8,14 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use trialkeeper_tests::{Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
-/// A trial that records its start, waits at the gate, and cleans up on TERM.
-const TRAIN_SCRIPT: &str = r#"#!/bin/sh
-trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
-echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
-echo score=0.25
-read _ <"$BED/gate"
-echo score=0.5
-"#;
+use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
 
 /// A plugin that runs each job and violates the protocol: banners, debug output, incomplete lines, repeated
 /// and unexpected answers. It reports an end before the answer and again afterwards, and the end of a job
@@ -179,25 +172,6 @@ fn search(bed: &TestBed, service: &Value, trials: u32) -> Search {
         .with("trialConcurrency", 2)
         .with("trialCodeDirectory", "code")
         .with("trainingService", service.clone())
-}
-
-fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", WAIT_TIMEOUT, || {
-        let text = fs::read_to_string(bed.path("started")).ok()?;
-        let started: Vec<_> = text.lines().map(str::to_owned).collect();
-        (started.len() >= trials).then_some(started)
-    })
-}
-
-/// Checks that every trial ran once, and that exactly its output is stored.
-fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
-    done.expect_done(trials, 0);
-    let started = wait_for_starts(bed, trials);
-    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
-    for trial in &done.trials {
-        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
-        assert_eq!(trial.final_result, 0.5, "{trial:?}");
-    }
 }
 
 /// Waits for the plugin's process, which must differ from `before`.

@@ -4,46 +4,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use super::hybrid::api_answer;
-use crate::security::impersonation::FakeManager;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
     Gate, Machines, Outcome, Search, SmallDisk, Terminal, TestBed, Trial, WAIT_TIMEOUT, wait_for,
 };
 
-/// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
-pub(super) const TRAIN_SCRIPT: &str = r#"#!/bin/sh
-trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
-echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
-echo score=0.25
-read _ <"$BED/gate"
-echo score=0.5
-"#;
+use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
+use super::hybrid::api_answer;
+use crate::security::impersonation::FakeManager;
 
 pub(super) fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     bed.write_script("code/train.sh", TRAIN_SCRIPT);
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service = json!({"platform": "remote", "machineList": machines});
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
-}
-
-pub(super) fn wait_for_starts(bed: &TestBed, trials: usize) -> Vec<String> {
-    wait_for("the trials to start", WAIT_TIMEOUT, || {
-        let started: Vec<_> = bed.read("started").lines().map(str::to_owned).collect();
-        (started.len() >= trials).then_some(started)
-    })
-}
-
-/// Checks that every trial ran once, and that exactly its output is stored.
-pub(super) fn expect_complete_output(bed: &TestBed, done: &Outcome, trials: usize) {
-    done.expect_done(trials, 0);
-    let started = wait_for_starts(bed, trials);
-    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
-    for trial in &done.trials {
-        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
-        assert_eq!(trial.final_result, 0.5, "{trial:?}");
-    }
 }
 
 #[test]

@@ -6,8 +6,9 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
+use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
 use super::hybrid::api_answer;
-use super::remote::{TRAIN_SCRIPT, expect_complete_output, search, wait_for_starts};
+use super::remote::search;
 
 /// A fake `nvidia-smi` of a machine. `gpus` are pairs of an index and a letter, and the command `in_use` prints the
 /// letters of the GPUs on which programs compute. The UUIDs differ between machines and beds.

@@ -7,7 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::remote::{expect_complete_output, search, wait_for_starts};
+use super::gated_trial::{expect_complete_output, wait_for_starts};
+use super::remote::search;
 
 #[test]
 #[ignore = "needs sshd"]

@@ -7,6 +7,8 @@ use trialkeeper_tests::{
     Gate, Network, Outcome, RunningProgram, Search, SmallDisk, TestBed, WAIT_TIMEOUT, wait_for,
 };
 
+use super::gated_trial::expect_last_output;
+
 /// A trial that records its machine, and reports before and after the machine's gate.
 const TRAIN_SCRIPT: &str = r#"#!/bin/sh
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
@@ -46,15 +48,6 @@ fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
     })
 }
 
-/// Checks that every trial has succeeded, and that exactly the output of its last attempt is stored.
-fn expect_complete_output(done: &Outcome, trials: usize) {
-    done.expect_done(trials, 0);
-    for trial in &done.trials {
-        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
-        assert_eq!(trial.final_result, 0.5, "{trial:?}");
-    }
-}
-
 #[test]
 #[ignore = "needs root, ip netns and sshd"]
 fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
@@ -81,7 +74,7 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
         gate.release(2);
     }
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_complete_output(&done, 3);
+    expect_last_output(&done, 3);
     assert_eq!(
         bed.read("started").lines().count(),
         5,
@@ -108,7 +101,7 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     assert_eq!(trial_on(&bed, "a", 1), lost, "the lost trial must run on the other machine");
     gates[0].release(1);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_complete_output(&done, 2);
+    expect_last_output(&done, 2);
     assert_eq!(bed.read("started").lines().count(), 3, "only the lost trial may run again");
     network.wait_until_idle("a");
 }
@@ -124,7 +117,7 @@ fn a_machine_with_a_full_disk_is_named_and_not_used() {
     gate.release(2);
     let running = start_search(&bed, &network, &search(&bed, &machines, 2, "1m"));
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
-    expect_complete_output(&done, 2);
+    expect_last_output(&done, 2);
     assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
     assert!(bed.read("started").lines().all(|line| line.starts_with("b ")));
     drop(disk);
