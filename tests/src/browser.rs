@@ -16,7 +16,7 @@ use crate::wait_for;
 
 /// The time limit of a script. axe-core inspects every element of a page. On a busy machine this takes longer
 /// than the 30 seconds that `WebDriver` allows by default.
-const SCRIPT_TIMEOUT: Duration = Duration::from_mins(2);
+const SCRIPT_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A script that returns the width and the height of the page's content in pixels. A picture contains at most the
 /// first 6,500 pixels of the height.

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 /// The time limit of one wait. It is generous because machines are shared, and it does not slow a passing
 /// test.
-pub const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Polls `seen` until it returns a value. Panics with `what` after `bound`.
 pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option<T>) -> T {
