@@ -12,7 +12,7 @@ use super::objects::{Deletion, FOREGROUND_FINALIZER, is_being_deleted, string_at
 use super::{Shared, admission, pods};
 
 /// The interval between two checks for a change.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The behaviour of a workload.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,14 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::objects::{Deletion, string_at};
+use super::controller::POLL_INTERVAL;
+use super::objects::{Deletion, is_condition_true, new_condition, string_at};
 use super::{Shared, admission};
-
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Follows `JobSet`s until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
@@ -58,8 +56,12 @@ impl JobSetRun {
             let end = self.end_condition(&now);
             let mut status = Self::role_counts(&now);
             if suspended {
-                status["conditions"] =
-                    json!([condition("Suspended", "SuspendedJobs", "jobset is suspended")]);
+                status["conditions"] = json!([new_condition(
+                    "Suspended",
+                    "True",
+                    "SuspendedJobs",
+                    "jobset is suspended"
+                )]);
             }
             if let Some(end) = &end {
                 status["conditions"] = json!([end]);
@@ -73,7 +75,7 @@ impl JobSetRun {
             if end.is_some() {
                 // Running Jobs are deleted. Ended ones stay, so that clients can read them.
                 for job in now.iter().filter(|job| {
-                    true_condition(job, "Complete").or(true_condition(job, "Failed")).is_none()
+                    !is_condition_true(job, "Complete") && !is_condition_true(job, "Failed")
                 }) {
                     self.shared.objects.delete(
                         "jobs",
@@ -126,12 +128,12 @@ impl JobSetRun {
 
     /// Returns the condition that ends the `JobSet`, if it has ended.
     fn end_condition(&self, jobs: &[Value]) -> Option<Value> {
-        if let Some(failed) = jobs.iter().find(|job| true_condition(job, "Failed").is_some()) {
+        if let Some(failed) = jobs.iter().find(|job| is_condition_true(job, "Failed")) {
             let message = format!(
                 "jobset failed due to reaching max number of restarts (first failed job: {})",
                 string_at(failed, "/metadata/name")
             );
-            return Some(condition("Failed", "ReachedMaxRestarts", &message));
+            return Some(new_condition("Failed", "True", "ReachedMaxRestarts", &message));
         }
         let policy = &self.set["spec"]["successPolicy"];
         let targets = policy["targetReplicatedJobs"].as_array();
@@ -139,14 +141,15 @@ impl JobSetRun {
         let counts = |job: &&Value| {
             targets.is_none_or(|targets| job.pointer(role).is_some_and(|it| targets.contains(it)))
         };
-        let mut decide =
-            jobs.iter().filter(counts).map(|job| true_condition(job, "Complete").is_some());
+        let mut decide = jobs.iter().filter(counts).map(|job| is_condition_true(job, "Complete"));
         let done = if policy["operator"] == "Any" {
             decide.any(|done| done)
         } else {
             jobs.len() == self.roles().count() && decide.all(|done| done)
         };
-        done.then(|| condition("Completed", "AllJobsCompleted", "jobset completed successfully"))
+        done.then(|| {
+            new_condition("Completed", "True", "AllJobsCompleted", "jobset completed successfully")
+        })
     }
 
     /// Returns the status of the Jobs of each role. As on a real cluster, the order differs from the
@@ -156,7 +159,7 @@ impl JobSetRun {
             let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
             let (active, ready) = (count("active"), count("ready"));
             let wanted = job["spec"]["parallelism"].as_u64().unwrap_or(1);
-            let ended = |kind: &str| u64::from(true_condition(job, kind).is_some());
+            let ended = |kind: &str| u64::from(is_condition_true(job, kind));
             json!({
                 "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
                 "active": u64::from(active > 0),
@@ -177,14 +180,4 @@ impl JobSetRun {
         // A set that is gone must not resume its Jobs.
         self.shared.is_suspended("jobsets", &self.name).unwrap_or(true)
     }
-}
-
-fn condition(kind: &str, reason: &str, message: &str) -> Value {
-    json!({"type": kind, "status": "True", "reason": reason, "message": message})
-}
-
-/// Returns a condition of a Job if it is true.
-fn true_condition<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
-    let conditions = job["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True")
 }

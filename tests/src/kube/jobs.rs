@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::controller::{self, Behavior};
+use super::controller::{self, Behavior, POLL_INTERVAL};
 use super::kubelet::Pod;
 use super::objects::string_at;
 use super::{Shared, admission};
 
 mod timed_job;
 
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The image of every pod, as containerd resolves it. Source: a recording.
 const IMAGE_ID: &str = "docker.io/library/busybox@sha256:6bbe308258ea66c2b513502dabadee037ae0f2668a352966f0000e94c9034019";
 /// The exit codes that a Job's failure policy does not match. They count towards its back-off limit.

@@ -3,16 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::controller::Behavior;
+use super::controller::{Behavior, POLL_INTERVAL};
 use super::kubelet::Pod;
 use super::objects::string_at;
 use super::{Shared, admission};
-
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A kind: plural, name, field of the roles, and container name.
 type TrainingKind = (&'static str, &'static str, &'static str, &'static str);

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_being_deleted, string_at};
+use super::controller::POLL_INTERVAL;
+use super::objects::{find_condition, is_being_deleted, is_condition_true, string_at};
 
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The queued kinds by plural, with the path of their `suspend` field.
 const QUEUED_KINDS: [(&str, &str); 7] = [
     ("jobs", "/spec/suspend"),
@@ -135,7 +134,7 @@ impl QueueController<'_> {
             ("Admitted", true, "Admitted", "The workload is admitted"),
         ];
         for kind in ["Evicted", "Preempted"] {
-            if condition(&queued.workload, kind).is_some() {
+            if find_condition(&queued.workload, kind).is_some() {
                 new_conditions.push((kind, false, "QuotaReserved", "Previously: taken back"));
             }
         }
@@ -166,7 +165,7 @@ impl QueueController<'_> {
         if is_condition_true(&queued.workload, "Admitted") {
             if active_pods(&queued.object) == 0 {
                 let words =
-                    condition(&queued.workload, "Evicted").map(|it| string_at(it, "/message"));
+                    find_condition(&queued.workload, "Evicted").map(|it| string_at(it, "/message"));
                 let words = words.unwrap_or_default();
                 self.set_conditions(
                     queued,
@@ -218,15 +217,6 @@ impl QueueController<'_> {
 
 /// The message while the queue has no free quota.
 const NO_QUOTA_MESSAGE: &str = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
-
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    let conditions = object.pointer("/status/conditions")?.as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)
-}
-
-fn is_condition_true(object: &Value, kind: &str) -> bool {
-    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
-}
 
 fn has_ended(object: &Value) -> bool {
     ["Complete", "Completed", "Succeeded", "Failed"]

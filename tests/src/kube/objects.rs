@@ -251,6 +251,22 @@ pub(super) fn string_at(object: &Value, at: &str) -> String {
     object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+/// Returns a condition in the status of an object.
+pub(super) fn find_condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object.pointer("/status/conditions")?.as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Returns whether a condition in the status of an object is true.
+pub(super) fn is_condition_true(object: &Value, kind: &str) -> bool {
+    find_condition(object, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+/// Creates a condition for the status of an object.
+pub(super) fn new_condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message})
+}
+
 /// Returns `true` if an object matches a label selector: `a=b` and `a in (b,c)`, joined by commas.
 pub(super) fn matches_selector(object: &Value, selector: &str) -> bool {
     let labels = object.pointer("/metadata/labels");

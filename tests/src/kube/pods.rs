@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::controller::{FrameworkRun, deleted_pod_status, stopped_status};
+use super::controller::{FrameworkRun, POLL_INTERVAL, deleted_pod_status, stopped_status};
 use super::http::{Request, TextPieces};
 use super::kubelet::{AssignedPod, ContainerEnd, RunningPod, StartProblem};
 use super::objects::{Deletion, is_being_deleted, string_at};
 
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The default grace period of a pod.
 const DEFAULT_GRACE_PERIOD: Duration = Duration::from_secs(30);
 /// FrameworkController's code of a pod that another client deleted.

@@ -4,14 +4,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::string_at;
+use super::controller::POLL_INTERVAL;
+use super::objects::{new_condition, string_at};
 
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const RUNTIME_POINTER: &str = "/spec/runtimeRef/name";
 
 /// Refuses a `TrainJob` whose runtime does not exist, as the webhook does.
@@ -108,9 +107,9 @@ fn create_job_set(job: &Value, runtime: &Value) -> Value {
 fn train_job_status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
     let mut conditions = Vec::new();
     if suspended {
-        conditions.push(condition("Suspended", "True", "Suspended", "TrainJob is suspended"));
+        conditions.push(new_condition("Suspended", "True", "Suspended", "TrainJob is suspended"));
     } else if was_suspended {
-        conditions.push(condition("Suspended", "False", "Resumed", "TrainJob is resumed"));
+        conditions.push(new_condition("Suspended", "False", "Resumed", "TrainJob is resumed"));
     }
     let ends = set["status"]["conditions"].as_array().into_iter().flatten();
     for end in ends.filter(|end| end["status"] == "True") {
@@ -119,7 +118,7 @@ fn train_job_status(set: &Value, suspended: bool, was_suspended: bool) -> Value 
             Some("Failed") => "Failed",
             _ => continue,
         };
-        conditions.push(condition(
+        conditions.push(new_condition(
             kind,
             "True",
             &string_at(end, "/reason"),
@@ -131,8 +130,4 @@ fn train_job_status(set: &Value, suspended: bool, was_suspended: bool) -> Value 
         status["jobsStatus"] = set["status"]["replicatedJobsStatus"].clone();
     }
     status
-}
-
-fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
-    json!({"type": kind, "status": status, "reason": reason, "message": message})
 }
