@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
+use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
 use crate::{RunningProgram, WAIT_TIMEOUT, programs, wait_for};
@@ -91,6 +92,14 @@ impl TestBed {
     /// Returns the URL of the experiment's manager.
     pub fn manager_url(&self) -> String {
         self.find_manager_url().expect("the manager listens")
+    }
+
+    /// Opens the database of the only experiment for reading, once it exists.
+    pub fn find_store(&self) -> Option<Connection> {
+        let path = self.find_experiment_folder()?.join("trialkeeper.db");
+        let store = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+        store.busy_timeout(WAIT_TIMEOUT).ok()?;
+        Some(store)
     }
 
     /// Returns the token that gives a user's program access to the experiment.

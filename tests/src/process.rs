@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use serde_json::Value;
 
-use crate::{WAIT_TIMEOUT, wait_for};
+use crate::{WAIT_TIMEOUT, http_get, wait_for};
 
 /// A running program. Dropping it kills the program.
 #[derive(Debug)]
@@ -87,6 +88,34 @@ impl RunningProgram {
     /// Waits until standard error contains these words.
     pub fn wait_for_stderr(&self, words: &str) {
         wait_for(words, WAIT_TIMEOUT, || self.stderr().contains(words).then_some(()));
+    }
+
+    /// Returns the id of the experiment and the URL of its manager, once the manager has printed them.
+    fn experiment(&self) -> Option<(String, String)> {
+        let stderr = self.stderr();
+        let mut words = stderr.lines().find(|line| line.starts_with("experiment "))?.split(' ');
+        Some((words.nth(1)?.to_owned(), words.next_back()?.to_owned()))
+    }
+
+    /// Waits for the id of the manager's experiment.
+    pub fn wait_for_experiment_id(&self) -> String {
+        wait_for("the experiment's id", WAIT_TIMEOUT, || self.experiment()).0
+    }
+
+    /// Waits for the URL of the manager.
+    pub fn wait_for_manager_url(&self) -> String {
+        wait_for("the manager's URL", WAIT_TIMEOUT, || self.experiment()).1
+    }
+
+    /// Returns a page or an answer of the manager, once it answers with 200.
+    pub fn read_page(&self, path: &str) -> Option<String> {
+        let (status, body) = http_get(&self.experiment()?.1, path)?;
+        (status == 200).then_some(body)
+    }
+
+    /// Returns an answer of the manager's API, once it answers with 200.
+    pub fn read_api(&self, path: &str) -> Option<Value> {
+        Some(serde_json::from_str(&self.read_page(path)?).expect("the API answers with JSON"))
     }
 
     /// Sends a signal to the process alone.

@@ -8,6 +8,8 @@ use trialkeeper_tests::{
     Gate, Outcome, Search, TestBed, WAIT_TIMEOUT, examples_folder, optuna_python, wait_for,
 };
 
+use super::recorded_messages;
+
 /// A tuner that proposes i / 10 for proposal i and records every message. `mode` chooses its fault.
 const TUNER_PROGRAM: &str = r#"
 import json, os, sys
@@ -39,12 +41,6 @@ fn search(bed: &TestBed, mode: &str, command: &str) -> Search {
     let program = json!(["python3", "program.py", mode, bed.path("record")]);
     Search::new(command, 20)
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "minimize"}}))
-}
-
-fn recorded_messages(bed: &TestBed, kind: &str) -> Vec<Value> {
-    let record = bed.read("record");
-    let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line["type"] == kind).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{
-    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, nni_python, wait_for,
+    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, nni_python, wait_for,
 };
 
 /// A trial with one of three curves of ten steps: good, almost as good, or hopeless. Each step waits for the
@@ -23,11 +23,7 @@ done
 
 /// Returns the state and the message of each trial from the API.
 fn trial_states(running: &RunningProgram) -> Option<Vec<(String, String)>> {
-    let stderr = running.stderr();
-    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) = http_get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
-        .filter(|(status, _)| *status == 200)?;
-    let shown: Value = serde_json::from_str(&body).unwrap();
+    let shown = running.read_api("/api/v1/trials?sort=sequence")?;
     let word = |trial: &Value, name: &str| trial[name].as_str().unwrap_or_default().to_owned();
     let trials = shown["trials"].as_array()?.iter();
     Some(trials.map(|trial| (word(trial, "state"), word(trial, "message"))).collect())
@@ -50,11 +46,7 @@ fn trial_outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> 
     gates[2].release(6);
     steps(2, 6);
     if kills {
-        let id = wait_for("the experiment's id", WAIT_TIMEOUT, || {
-            let stderr = running.stderr();
-            let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-            line.split(' ').nth(1).map(str::to_owned)
-        });
+        let id = running.wait_for_experiment_id();
         running.signal(Signal::SIGKILL);
         assert_eq!(running.finish(WAIT_TIMEOUT).code, None);
         running = bed.start(Outcome::resume_command(&bed, &id).env("BED", bed.folder()));

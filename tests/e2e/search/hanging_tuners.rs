@@ -2,10 +2,12 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 use trialkeeper_tests::{
-    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, nni_python, wait_for,
+    Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, nni_python, wait_for,
 };
+
+use super::recorded_messages;
 
 /// A tuner that proposes i / 10 for proposal i and records every message. Its first process that gets a
 /// request for proposal 1 waits until the gate opens. Meanwhile, it reads no messages.
@@ -88,27 +90,11 @@ fn create_gates(bed: &TestBed) -> (Gate, Gate) {
     (Gate::new(&bed.path("gate")), Gate::new(&bed.path("tuner")))
 }
 
-fn recorded_messages(bed: &TestBed, kind: &str) -> Vec<Value> {
-    let record = bed.read("record");
-    let lines = record.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.filter(|line| line["type"] == kind).collect()
-}
-
-/// Returns the body of an API answer, once the API answers with 200.
-fn read_api(running: &RunningProgram, path: &str) -> Option<String> {
-    let stderr = running.stderr();
-    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) =
-        http_get(line.rsplit(' ').next()?, path).filter(|(status, _)| *status == 200)?;
-    Some(body)
-}
-
 /// Returns the trouble in the API, once the portal shows it, too.
 fn shown_trouble(running: &RunningProgram) -> Option<String> {
-    let body = read_api(running, "/api/v1/experiment")?;
-    let shown: Value = serde_json::from_str(&body).unwrap();
+    let shown = running.read_api("/api/v1/experiment")?;
     let trouble = shown["trouble"].as_str()?.to_owned();
-    let page = read_api(running, "/")?;
+    let page = running.read_page("/")?;
     page.contains("class=\"trouble\"").then_some(trouble)
 }
 
@@ -206,7 +192,7 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
         (recorded_messages(&bed, "hangs").len() == 1).then_some(())
     });
     let seen = || {
-        let body = read_api(&running, "/api/v1/trials")?;
+        let body = running.read_page("/api/v1/trials")?;
         body.contains("\"latest_step\":1999").then_some(())
     };
     wait_for("the last step", WAIT_TIMEOUT, seen);
@@ -263,7 +249,7 @@ fn a_hanging_assessor_is_reported_and_restarted() {
     wait_for_trouble(&running, "has not processed a result for 2 s");
     // The second assessor gets the result again. The gate is closed, so the first trial can only end by being
     // stopped.
-    let given_up = || read_api(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
+    let given_up = || running.read_page("/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
     wait_for("the assessor's decision", WAIT_TIMEOUT, given_up);
     gate.release(1);
     let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));

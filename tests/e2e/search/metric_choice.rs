@@ -96,11 +96,7 @@ fn an_assumed_direction_is_stated_once_by_run_and_by_the_portal() {
         .with("trialConcurrency", 1)
         .with("tuner", json!({"name": "TPE"}));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    let address = wait_for("the address", WAIT_TIMEOUT, || {
-        let output = running.stderr();
-        let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
-        line.rsplit(' ').next().map(str::to_owned)
-    });
+    let address = running.wait_for_manager_url();
     let (_, page) = trialkeeper_tests::http_get(&address, "/").unwrap();
     let hint = "The experiment file states no direction; minimize is assumed";
     assert_eq!(page.matches(hint).count(), 1, "{page}");
@@ -127,11 +123,7 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let line = format!("{printing}; test $NNI_TRIAL_SEQ_ID = 0 || read _ <\"$GATE\"");
     let search = search.with("trialCommand", line);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    let address = wait_for("the address", WAIT_TIMEOUT, || {
-        let output = running.stderr();
-        let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
-        line.rsplit(' ').next().map(str::to_owned)
-    });
+    let address = running.wait_for_manager_url();
     let get = |path: &str| trialkeeper_tests::http_get(&address, path).map(|(_, page)| page);
     wait_for("the hint on the overview", WAIT_TIMEOUT, || {
         let page = get("/")?;

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{
-    Gate, Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, http_get, wait_for,
+    Gate, Machines, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for,
 };
 
 use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
@@ -50,14 +50,6 @@ fn search(bed: &TestBed, services: Value, trials: u32, concurrency: usize) -> Se
         .with("trainingService", services)
 }
 
-/// Returns the API's answer, or `None` if there is none yet.
-pub(super) fn api_answer(running: &RunningProgram, path: &str) -> Option<Value> {
-    let stderr = running.stderr();
-    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
-    let (_, body) = http_get(line.rsplit(' ').next()?, path)?;
-    serde_json::from_str(&body).ok()
-}
-
 /// Waits until the services in the API satisfy a condition, and returns them.
 fn wait_for_services(
     running: &RunningProgram,
@@ -66,7 +58,7 @@ fn wait_for_services(
 ) -> Vec<Value> {
     wait_for(what, WAIT_TIMEOUT, || {
         let services =
-            api_answer(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
+            running.read_api("/api/v1/experiment")?["training_services"].as_array()?.clone();
         wanted(&services).then_some(services)
     })
 }
@@ -142,7 +134,7 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     let why = "no training service has room for the trial (trainingService[0] (plugin): it has no room; \
                trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
     wait_for("the fourth trial to wait", WAIT_TIMEOUT, || {
-        let shown = api_answer(&manager, "/api/v1/trials")?;
+        let shown = manager.read_api("/api/v1/trials")?;
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
     gate.release(4);
@@ -197,7 +189,7 @@ fn one_trial_waits_in_the_queue_of_a_full_cluster() {
     let why = "no training service has room for the trial (trainingService[0] (plugin): another trial already waits \
                there; trainingService[1] (local): it has 1 of at most 1 trials (`trialConcurrency`))";
     wait_for("the third trial to wait", WAIT_TIMEOUT, || {
-        let shown = api_answer(&manager, "/api/v1/trials")?;
+        let shown = manager.read_api("/api/v1/trials")?;
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
     bed.write("code/open", "");

@@ -11,7 +11,6 @@ use trialkeeper_tests::{
 };
 
 use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
-use super::hybrid::api_answer;
 use crate::security::impersonation::FakeManager;
 
 pub(super) fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
@@ -63,7 +62,7 @@ fn a_machine_without_limits_runs_a_trial_per_processor() {
     let running = search.start(&bed);
     assert_eq!(wait_for_starts(&bed, cores).len(), cores);
     wait_for("the last trial to wait", WAIT_TIMEOUT, || {
-        let shown = api_answer(&running, "/api/v1/trials")?.to_string();
+        let shown = running.read_api("/api/v1/trials")?.to_string();
         shown.contains("it runs as many trials as it has processors").then_some(())
     });
     gate.release(cores + 1);
@@ -137,7 +136,7 @@ fn the_output_of_an_agent_that_cannot_report_is_shown() {
     let running = search(&bed, &[machine], 2).start(&bed);
     // The first agent has a connection, and keeps it. The second one finds no socket.
     wait_for("the first result", WAIT_TIMEOUT, || {
-        api_answer(&running, "/api/v1/trials")?.to_string().contains("0.25").then_some(())
+        running.read_api("/api/v1/trials")?.to_string().contains("0.25").then_some(())
     });
     let socket = fs::read_dir(bed.path("one")).unwrap().flatten().find_map(|entry| {
         let socket = entry.path().join("manager.sock");
@@ -358,12 +357,12 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let running = bed.start(search.command(&bed).args(["--lease", "3"]));
     // A lease begins with the first report.
     wait_for("the trial to run", WAIT_TIMEOUT, || {
-        api_answer(&running, "/api/v1/trials")?.to_string().contains("RUNNING").then_some(())
+        running.read_api("/api/v1/trials")?.to_string().contains("RUNNING").then_some(())
     });
     machines.disconnect("one");
     // The agent's lease ends before the manager's patience.
     wait_for("the trial to be lost", WAIT_TIMEOUT, || {
-        api_answer(&running, "/api/v1/trials")?.to_string().contains("LOST").then_some(())
+        running.read_api("/api/v1/trials")?.to_string().contains("LOST").then_some(())
     });
     assert_eq!(bed.read("started").lines().count(), 1, "the trial ran twice");
     machines.reconnect("two");

@@ -7,7 +7,6 @@ use serde_json::json;
 use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::gated_trial::{TRAIN_SCRIPT, expect_complete_output, wait_for_starts};
-use super::hybrid::api_answer;
 use super::remote::search;
 
 /// A fake `nvidia-smi` of a machine. `gpus` are pairs of an index and a letter, and the command `in_use` prints the
@@ -67,7 +66,7 @@ fn trials_share_the_gpus_of_several_machines() {
     let running = search.start(&bed);
     wait_for_starts(&bed, 6);
     wait_for("the last trial to wait", WAIT_TIMEOUT, || {
-        let shown = api_answer(&running, "/api/v1/trials")?.to_string();
+        let shown = running.read_api("/api/v1/trials")?.to_string();
         (shown.contains("shared: ") && shown.contains("single: ")).then_some(())
     });
     let mut gpus: Vec<_> = bed.read("gpus").lines().map(str::to_owned).collect();

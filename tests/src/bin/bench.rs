@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use loads::now_ms;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 #[path = "bench/agent.rs"]
@@ -143,12 +143,7 @@ fn start_waiting_search(bed: &TestBed, gate: &Gate) -> RunningProgram {
 }
 
 fn open_store(bed: &TestBed) -> Connection {
-    let file = wait_for("the store", WAIT_TIMEOUT, || {
-        let experiment = fs::read_dir(bed.data_folder()).ok()?.next()?.ok()?;
-        Some(experiment.path().join("trialkeeper.db")).filter(|file| file.exists())
-    });
-    Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)
-        .expect("a store is readable")
+    wait_for("the store", WAIT_TIMEOUT, || bed.find_store())
 }
 
 fn wait_for_metrics(store: &Connection, count: i64) {

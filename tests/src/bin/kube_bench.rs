@@ -81,7 +81,7 @@ fn main() {
     assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
     // The wall clock, as SQLite reads it, at the same time as this process's monotonic clock.
-    let store = open_store(&bed);
+    let store = bed.find_store().expect("the experiment has a store");
     let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();
     let now = Instant::now();
@@ -132,12 +132,6 @@ fn main() {
     println!("processors: manager {manager_ms} ms, scripted server {own_ms} ms");
     println!("requests: {requests}, {}.{:02} a trial", hundredths / 100, hundredths % 100);
     println!("memory: {} MB maximum", peak_kib / 1000);
-}
-
-/// Opens the store of the only experiment.
-fn open_store(bed: &TestBed) -> rusqlite::Connection {
-    let experiment = fs::read_dir(bed.data_folder()).unwrap().next().unwrap().unwrap().path();
-    rusqlite::Connection::open(experiment.join("trialkeeper.db")).unwrap()
 }
 
 /// Returns the wall clock in milliseconds, as SQLite reads it.

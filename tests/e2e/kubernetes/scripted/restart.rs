@@ -3,7 +3,6 @@
 use std::fs;
 
 use nix::sys::signal::{Signal, kill};
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Gate, Outcome, RunningProgram, TestBed, WAIT_TIMEOUT, wait_for};
@@ -145,17 +144,11 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
     kube.wait_until_empty();
 }
 
-/// Opens the experiment's database, once it exists.
-fn open_store(bed: &TestBed) -> Option<Connection> {
-    let path = bed.find_experiment_folder()?.join("trialkeeper.db");
-    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()
-}
-
 /// Counts the metrics of attempts whose names match a pattern.
 fn metric_count(bed: &TestBed, attempt: &str) -> Option<i64> {
     let query = "SELECT count(*) FROM report JOIN attempt ON report.attempt = attempt.key \
                  WHERE kind = 'metric' AND attempt.name LIKE ?1";
-    open_store(bed)?.query_row(query, [attempt], |row| row.get(0)).ok()
+    bed.find_store()?.query_row(query, [attempt], |row| row.get(0)).ok()
 }
 
 /// A trial that fails at first. When started again, it reports, waits at the gate, and succeeds.
@@ -321,7 +314,7 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
 /// Counts the agents' reports that a trial was stopped.
 fn stop_count(bed: &TestBed) -> Option<i64> {
     let query = "SELECT count(*) FROM report WHERE kind = 'ended' AND body LIKE '%\"stopped\"%'";
-    open_store(bed)?.query_row(query, [], |row| row.get(0)).ok()
+    bed.find_store()?.query_row(query, [], |row| row.get(0)).ok()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Search, TestBed, WAIT_TIMEOUT};
 
-use super::{WorkloadKind, open_store, wall_now_ms};
+use super::{WorkloadKind, wall_now_ms};
 
 /// A trial that writes the times of its first and its last instruction, in nanoseconds.
 const TRIAL_SCRIPT: &str = r#"b=$(date +%s%N); echo score=1; [ "$TRIALKEEPER_ROLE_INDEX" != 0 ] || echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
@@ -97,7 +97,7 @@ fn run_search(trials: u32, hand_over: &str, storage: &str, pods: PodLayout) -> V
     let outcome = Outcome::parse(bed.start(&mut command).finish(WAIT_TIMEOUT * trials.max(1)));
     outcome.expect_done(usize::try_from(trials).unwrap(), 0);
 
-    let store = open_store(&bed);
+    let store = bed.find_store().expect("the experiment has a store");
     let (wall, now) = (wall_now_ms(&store), Instant::now());
     let wall_ms = |at: Instant| wall - now.duration_since(at).as_secs_f64() * 1e3;
     let moments = |plural: &str, fits: &dyn Fn(&Value) -> bool| -> HashMap<String, f64> {
