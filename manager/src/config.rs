@@ -44,7 +44,7 @@ pub use self::location::Location;
 pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
 use self::path_base::PathBase;
 pub use self::secret_file::SecretFile;
-use self::section::Problem;
+use self::section::{Problem, resolve_path};
 pub use self::services::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::services::inherited::ServiceSection;
 use self::services::labels;
@@ -123,7 +123,7 @@ pub struct ExperimentSpec {
     pub tags: Vec<String>,
     /// `notifications` (TrialKeeper's): the recipients and events of notifications. `None`: no notifications.
     pub notifications: Option<NotificationsSpec>,
-    /// The paths of the fields of a file in NNI's first form that have no effect, as in NNI 3.0.
+    /// The paths of the fields that have no effect, as in NNI 3.0.
     pub ignored: Vec<String>,
     /// The experiment file if it contains secrets, which must not go to the trials with the code.
     pub private_file: Option<PathBuf>,
@@ -151,6 +151,17 @@ impl ExperimentSpec {
         let verb = if fields.len() == 1 { "has" } else { "have" };
         (!fields.is_empty())
             .then(|| format!("{} {verb} no effect, as in NNI 3.0", fields.join(", ")))
+    }
+
+    /// Returns a warning if `experimentWorkingDirectory` names another folder than `data_dir`, which holds the results.
+    pub fn working_directory_warning(&self, data_dir: &Path) -> Option<String> {
+        let given = Path::new(self.canonical["experimentWorkingDirectory"].as_str()?);
+        let default =
+            resolve_path(check::DEFAULT_WORKING_DIRECTORY, PathBase::for_stored_experiment());
+        (given != data_dir && given != default).then(|| {
+            let given = given.display();
+            format!("the file's folder for results, {given}, has no effect; `--data-dir {given}` stores them there")
+        })
     }
 
     /// Returns a warning if the name of the optimised metric suggests the other direction, as in a maximised
@@ -349,7 +360,10 @@ fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec,
     let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
     let mut converted = converted.map_err(|problem| vec![problem])?;
     let (v2, ignored) = (std::mem::take(&mut converted.v2), std::mem::take(&mut converted.ignored));
-    let checked = check_v2(v2, base).map(|spec| ExperimentSpec { ignored, ..spec });
+    let checked = check_v2(v2, base).map(|mut spec| {
+        spec.ignored.extend(ignored);
+        spec
+    });
     checked.map_err(|problems| {
         problems.into_iter().map(|problem| converted.translate_problem(problem)).collect()
     })

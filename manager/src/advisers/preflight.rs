@@ -49,7 +49,12 @@ pub async fn import_modules(
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
-    Err(format!("{python} cannot load {}: {last}", algorithm.name()))
+    let remedy = if last.contains("No module named 'nni'") {
+        "; install it with `pip install trialkeeper-nni`, or name an interpreter that has it in `pythonInterpreter`"
+    } else {
+        ""
+    };
+    Err(format!("{python} cannot load {}: {last}{remedy}", algorithm.name()))
 }
 
 /// Looks up the program of `words` as execvp(3) does when it is started in the folder `code`.

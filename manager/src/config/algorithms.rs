@@ -11,7 +11,7 @@ use trial_protocol::Direction;
 
 use self::advisor_class::is_advisor;
 use self::nni_class::{DirectionUse, direction_use};
-use super::direction::{AgreedDirection, DirectionStatement, find_agreed_direction};
+use super::direction::{self, AgreedDirection, DirectionStatement, find_agreed_direction};
 use super::document::describe_kind;
 use super::path_base::PathBase;
 use super::section::{Problem, Section, resolve_path};
@@ -151,7 +151,8 @@ impl AssessorChoice {
 
     /// Passes the experiment's direction to an assessor that is known to use it. The user's own class receives only the
     /// arguments that the user wrote.
-    fn set_direction(&mut self, direction: Direction) -> Result<(), Problem> {
+    fn set_direction(&mut self, agreed: AgreedDirection, tuner: &str) -> Result<(), Problem> {
+        let AgreedDirection { direction, assumed } = agreed;
         let (class_args, takes, field) = match self {
             Self::Native(spec) => {
                 let takes = spec.has_optimize_mode();
@@ -172,10 +173,16 @@ impl AssessorChoice {
         if direction == Direction::Maximize {
             return Ok(());
         }
-        let problem = format!(
-            "{} expects results that grow, as NNI's does, and would stop the best trials of an experiment that minimises; use Medianstop or ASHA",
-            self.name(),
-        );
+        let (name, verb) = (self.name(), direction::verb(direction));
+        let problem = if assumed {
+            format!(
+                "{name} expects results that grow, as NNI's does, and {tuner} {verb} by default; state `objective: {{direction: maximize}}` if greater results are better, otherwise use Medianstop or ASHA"
+            )
+        } else {
+            format!(
+                "{name} expects results that grow, as NNI's does, and would stop the best trials of an experiment that {verb}; use Medianstop or ASHA"
+            )
+        };
         Err(Problem::new(format!("assessor.{field}"), problem))
     }
 }
@@ -280,7 +287,7 @@ pub(super) fn set_direction(
     let agreed = find_agreed_direction(&statements, tuner.default_direction().map_err(in_file)?)?;
     tuner.set_direction(agreed.direction);
     if let Some(assessor) = assessor.as_mut() {
-        assessor.set_direction(agreed.direction)?;
+        assessor.set_direction(agreed, tuner.name())?;
     }
     Ok(agreed)
 }

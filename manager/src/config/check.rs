@@ -68,6 +68,9 @@ const MAX_TUNER_TIMEOUT: Duration = Duration::from_hours(7 * 24);
 /// The greatest number of trials of one point. A larger number is a typing error.
 const MAX_TRIAL_REPEATS: u64 = 1000;
 
+/// NNI's default of `experimentWorkingDirectory`.
+pub(super) const DEFAULT_WORKING_DIRECTORY: &str = "~/nni-experiments";
+
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
 /// Checks a document. Relative paths refer to `base`.
@@ -75,7 +78,7 @@ pub(super) fn check(document: Value, base: PathBase<'_>) -> Result<ExperimentSpe
     let mut top = Section::open("", document, &FIELDS)?;
     let name = top.string_or_unset("experimentName")?;
     check_experiment_type(&mut top)?;
-    let search_space = read_search_space(&mut top, base)?;
+    let (search_space, ignored) = read_search_space(&mut top, base)?;
     let shared = InheritableFields::read(&mut top, base)?;
     let code = shared.code.clone().unwrap_or_else(|| resolve_path(".", base));
     top.record("trialCodeDirectory", code.to_string_lossy());
@@ -119,7 +122,7 @@ pub(super) fn check(document: Value, base: PathBase<'_>) -> Result<ExperimentSpe
         owner,
         tags,
         notifications,
-        ignored: Vec::new(),
+        ignored,
         canonical: Value::Object(top.into_canonical()),
     })
 }
@@ -151,7 +154,7 @@ fn read_training_service(
     read_code_snapshot(top, &mut service.spec)?;
     let record_packages = read_record_packages(top, &service.spec)?;
     if top.take("sharedStorage").is_some() {
-        let problem = "is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+        let problem = "is not supported; mount the disk on every machine, or name a disk for pods in `trainingService.storage`";
         return Err(top.problem("sharedStorage", problem));
     }
     Ok((service, record_packages))
@@ -348,17 +351,25 @@ fn read_fields_without_effect(
         return Err(top.problem("logLevel", format!("`{level}` is not known; {advice}")));
     }
     if top.absolute_path("experimentWorkingDirectory", base)?.is_none() {
-        let default = resolve_path("~/nni-experiments", base);
+        let default = resolve_path(DEFAULT_WORKING_DIRECTORY, base);
         top.record("experimentWorkingDirectory", default.to_string_lossy());
     }
     Ok(())
 }
 
-/// Reads `searchSpace`, or else `searchSpaceFile`.
-fn read_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpace, Problem> {
+/// Reads `searchSpaceFile`, or else `searchSpace`. Returns the space, and the fields that have no effect: NNI 3.0 writes
+/// both fields into the JSON form of an experiment, and reads the file.
+fn read_search_space(
+    top: &mut Section,
+    base: PathBase<'_>,
+) -> Result<(SearchSpace, Vec<String>), Problem> {
+    let inline = top.peek("searchSpace").cloned();
+    let besides_file = inline.filter(|_| top.peek("searchSpaceFile").is_some());
     let space = parse_search_space(top, base)?;
     top.record("searchSpace", space.as_json());
-    Ok(space)
+    let is_ignored = besides_file.is_some_and(|inline| inline != *space.as_json());
+    let ignored = if is_ignored { vec!["searchSpace".to_owned()] } else { Vec::new() };
+    Ok((space, ignored))
 }
 
 fn parse_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpace, Problem> {
@@ -390,11 +401,6 @@ fn parse_search_space(top: &mut Section, base: PathBase<'_>) -> Result<SearchSpa
             None => Err(top.problem("searchSpace", missing)),
         };
     };
-    if inline.is_some() {
-        return Err(
-            top.problem("searchSpaceFile", "is given besides `searchSpace`; keep one of them")
-        );
-    }
     let path = resolve_path(&file, base);
     let bytes = std::fs::read(&path).map_err(|error| {
         top.problem("searchSpaceFile", format!("{} cannot be read: {error}", path.display()))

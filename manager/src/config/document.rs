@@ -92,7 +92,7 @@ const UNCLOSED_BRACKET_REMEDY: &str = "a `[`, `{` or quotation mark above may no
 fn with_remedy(cause: &str) -> String {
     let twice = cause.strip_prefix("duplicate mapping key: ");
     if let Some(key) = twice.and_then(|rest| rest.strip_suffix(" not allowed here")) {
-        return format!("`{key}` is given twice");
+        return format!("`{key}` is given twice; keep one of them");
     }
     let remedy = YAML_REMEDIES.iter().find(|(part, _)| cause.contains(part));
     remedy.map_or_else(|| cause.to_owned(), |(_, remedy)| format!("{cause}; {remedy}"))
@@ -194,7 +194,9 @@ impl<'de> Visitor<'de> for DocumentVisitor {
         let mut members = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if members.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("`{key}` is given twice")));
+                return Err(A::Error::custom(format_args!(
+                    "`{key}` is given twice; keep one of them"
+                )));
             }
             let Document(value) = entries.next_value()?;
             members.insert(key, value);
@@ -244,7 +246,7 @@ mod tests {
         let table: [(&[u8], &str); 16] = [
             (b"",                          "is empty"),
             (b"a: 1\nb: \xff",             "line 2: is not UTF-8; save the file in this encoding"),
-            (b"a: 1\na: 2",                "line 2, column 1: `a` is given twice"),
+            (b"a: 1\na: 2",                "line 2, column 1: `a` is given twice; keep one of them"),
             (b"a: 1\n b: 2",               "line 2, column 3: mapping values are not allowed in this context; indent the fields of one object equally, and put a value that contains `: ` in quotes"),
             (b"a:\n  b: 1\n c: 2",         "line 3, column 2: while parsing a block mapping, did not find expected key; indent the fields of one object equally"),
             (b"a:\n\tb: 1",                "line 2, column 2: tabs disallowed within this context (block indentation); indent with spaces"),
@@ -256,7 +258,7 @@ mod tests {
             (b"a: @x",                     "line 1, column 4: unexpected character: `@'; put a value that begins with this character in quotes"),
             (b"a: 1\n---\nb: 2",           "line 3, column 1: only single YAML document expected but multiple found; remove the second one, from the line `---` on"),
             (b"a: .nan",                   "line 1, column 4: "),
-            (b"{\"a\": 1, \"a\": 2}",      "line 1, column 12: `a` is given twice"),
+            (b"{\"a\": 1, \"a\": 2}",      "line 1, column 12: `a` is given twice; keep one of them"),
             (b"{\"a\": [1,]}",             "line 1, column 10: trailing comma"),
         ];
         for (text, problem) in table {

@@ -96,9 +96,11 @@ fn may_follow_from_repair(place: &str, repaired: &[String]) -> bool {
     let of_section = DEPENDENT_FIELDS.iter().any(|(sections, dependent)| {
         dependent.contains(&place) && sections.iter().any(|section| is_repaired(section))
     });
+    let of_substitute = place.starts_with(PARAMETER_PREFIX)
+        && DEPENDENT_FIELDS[0].0.iter().any(|field| is_repaired(field));
     let of_parameter = PARAMETER_DEPENDENT_FIELDS.contains(&place)
         && repaired.iter().any(|known| known.starts_with(PARAMETER_PREFIX));
-    of_section || of_parameter
+    of_section || of_substitute || of_parameter
 }
 
 /// Returns whether a problem is in a command of the training service, whose placeholders may name values of a tuner

@@ -78,7 +78,7 @@ impl Problem {
 
 /// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search`
 /// in Python, and common first guesses. The terms of other tools are in `foreign`.
-const FIELD_SYNONYMS: [(&str, &str); 10] = [
+const FIELD_SYNONYMS: [(&str, &str); 12] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
     ("maxevals", "maxTrialNumber"),
@@ -89,6 +89,8 @@ const FIELD_SYNONYMS: [(&str, &str); 10] = [
     ("builtinadvisorname", "name"),
     ("maxexecduration", "maxExperimentDuration"),
     ("searchspacepath", "searchSpaceFile"),
+    ("maxtrialnumpergpu", "maxTrialNumberPerGpu"),
+    ("maxtrialnumpergpu", "trainingService.maxTrialNumberPerGpu"),
 ];
 
 /// Returns the advice to write a string as the field that names the object, such as `{name: TPE}`. Empty for other
@@ -163,7 +165,8 @@ impl Section {
             };
             if field.file_value.is_some() {
                 let name = field.name;
-                return Err(section.problem(name, format!("is given twice, here as `{key}`")));
+                return Err(section
+                    .problem(name, format!("is given twice, here as `{key}`; keep one of them")));
             }
             field.file_value = Some(value);
         }
@@ -196,11 +199,11 @@ impl Section {
     /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
     fn suggested_field(&self, key: &str, known: &[&str]) -> Option<&'static str> {
         let plain = folded(key);
-        let older = FIELD_SYNONYMS.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
+        let older = FIELD_SYNONYMS.iter().filter(|(word, _)| *word == plain).map(|(_, name)| name);
         let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
         let is_known =
             |name: &&str| name.split('.').next().is_some_and(|name| known.contains(&name));
-        older.filter(is_known).or_else(theirs).filter(is_known)
+        older.copied().find(is_known).or_else(theirs).filter(is_known)
     }
 
     /// Returns the path of this section, which is empty at the top.

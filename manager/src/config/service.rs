@@ -10,8 +10,8 @@ use super::services::inherited::{Service, TopLevel};
 use super::services::{hybrid, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
-/// Platforms that NNI knows and this build does not support.
-const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", HYBRID_PLATFORM];
+/// Platforms of NNI that are not supported.
+const OTHER_PLATFORMS: [&str; 6] = ["aml", "dlc", "adl", "dlts", "paiYarn", HYBRID_PLATFORM];
 /// NNI's name for an experiment on several platforms.
 pub(super) const HYBRID_PLATFORM: &str = "hybrid";
 
@@ -21,6 +21,8 @@ pub(super) fn read_service(file: &mut Section, top: TopLevel<'_>) -> Result<Serv
     let service = match file.take(path) {
         None => return Err(file.problem(path, "is missing; for example {platform: local}")),
         Some(Value::Array(parts)) => {
+            // An unknown platform is more important than a mistake in the section of another one.
+            parts.iter().try_for_each(|part| find_reader(part).map(|_| ()))?;
             hybrid::read_sections(parts, |part| find_reader(&part)?(part, top))?
         }
         Some(value) => find_reader(&value)?(value, top)?,
@@ -75,7 +77,9 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Section
                 let example = "such as [{platform: local}, {platform: remote, machineList: […]}]";
                 format!("`{name}` is not a platform; list several platforms, {example}")
             } else if OTHER_PLATFORMS.contains(&name.as_str()) {
-                format!("`{name}` is not available in this build, which has {has}")
+                format!(
+                    "`{name}` is not supported; the platforms are {has}, and a plugin connects any other system"
+                )
             } else {
                 let platforms = PLATFORMS.iter().map(|(name, _)| *name).chain(OTHER_PLATFORMS);
                 let advice = match crate::util::nearest::nearest(name, platforms) {

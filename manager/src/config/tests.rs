@@ -178,7 +178,8 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"logLevel": "warn"}),                 "logLevel: `warn` is not known; allowed: trace, debug, info, warning, error, fatal, critical"),
         (json!({"tunerGpuIndices": [0, 0]}),          "tunerGpuIndices: names the index 0 twice"),
         (json!({"searchSpace": null}),                "searchSpace: has no value; indent its parameters below it, or give a `searchSpaceFile`"),
-        (json!({"searchSpaceFile": "s.json"}),        "searchSpaceFile: is given besides `searchSpace`; keep one of them"),
+        (json!({"searchSpaceFile": "s.json"}),        "searchSpaceFile: "),
+        (json!({"maxTrialNumPerGpu": 2}),             "maxTrialNumPerGpu: unknown field; here it is `trainingService.maxTrialNumberPerGpu`"),
         (json!({"searchSpace": {"lr": {"_type": "uniform", "_value": [1, 0]}}}), "searchSpace.lr._value: the low end 1 must be less than the high end 0"),
         (json!({"tuner": null}),                      "tuner: is missing; for example {name: Random}"),
         (json!({"tuner": "Random"}),                  "tuner: expected fields (name, className, codeDirectory, command, classArgs), found the string \"Random\"; write {name: Random}"),
@@ -203,14 +204,14 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": {"platform": "remote", "machineList": ["gpu1"]}}), "trainingService.machineList[0]: expected fields (host, port, user, password, sshKeyFile, passwordFile, sshPassphrase, sshPassphraseFile, knownHosts, proxyJump, sshOptions, useActiveGpu, maxTrialNumberPerGpu, gpuIndices, maxTrialNumber, pythonPath, remoteDirectory, name), found the string \"gpu1\"; write {host: gpu1}"),
         (json!({"trainingService": {}}),              "trainingService.platform: is missing; allowed: local"),
         (json!({"trainingService": {"platform": "lokal"}}),  "trainingService.platform: `lokal` is not a platform; did you mean `local`? This build has local"),
-        (json!({"trainingService": {"platform": "aml"}}), "trainingService.platform: `aml` is not available in this build, which has local, remote, plugin, openpai, "),
+        (json!({"trainingService": {"platform": "aml"}}), "trainingService.platform: `aml` is not supported; the platforms are local, remote, plugin, openpai, "),
         (json!({"trainingService": {"platform": "openpay"}}), "trainingService.platform: `openpay` is not a platform; did you mean `openpai`?"),
-        (json!({"trainingService": [{"platform": "aml"}]}), "trainingService[0].platform: `aml` is not available in this build"),
+        (json!({"trainingService": [{"platform": "aml"}]}), "trainingService[0].platform: `aml` is not supported"),
         (json!({"trainingService": {"platform": "local", "gpuIndexes": 1}}), "trainingService.gpuIndexes: unknown field; did you mean `gpuIndices`?"),
-        (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),
-        (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set if `trialGpuNumber` is"),
+        (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning unless `trialGpuNumber` is above 0; remove it"),
+        (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: is missing, because `trialGpuNumber` is above 0; write true if trials"),
         (json!({"trialGpuNumber": -1}),               "trialGpuNumber: expected an integer of at least 0, found -1"),
-        (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`"),
+        (json!({"sharedStorage": {}}),                "sharedStorage: is not supported; mount the disk on every machine, or name a disk for pods in `trainingService.storage`"),
         (json!({"name": "iris"}),                     "name: unknown field; here it is `experimentName`"),
         (json!({"searchSpacePath": "s.json"}),        "searchSpacePath: unknown field; here it is `searchSpaceFile`"),
         (json!({"maxExecDuration": "1h"}),            "maxExecDuration: unknown field; here it is `maxExperimentDuration`"),
@@ -396,6 +397,43 @@ fn a_search_space_file_is_read_as_json_or_yaml_and_named_in_errors() {
 }
 
 #[test]
+fn a_search_space_file_counts_besides_a_search_space() {
+    let document = document_with(&json!({"searchSpaceFile": "space"}));
+    let (directory, file) = write_experiment_file(&document.to_string());
+    #[rustfmt::skip]
+    let table = [
+        (document["searchSpace"].to_string(),               vec![]),
+        ("x: {_type: uniform, _value: [0, 2]}".to_owned(),  vec!["searchSpace"]),
+    ];
+    for (text, ignored) in table {
+        std::fs::write(directory.path().join("space"), &text).unwrap();
+        let spec = load(&file).unwrap();
+        assert_eq!(spec.ignored, ignored, "{text}");
+        let names: Vec<_> = spec.search_space.names().collect();
+        assert_eq!(names == ["x"], !ignored.is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn a_working_directory_elsewhere_causes_a_warning() {
+    let warning = |changes: Value| {
+        let spec = load_text(&document_with(&changes).to_string()).unwrap();
+        spec.working_directory_warning(Path::new("/data"))
+    };
+    assert_eq!(warning(json!({})), None);
+    assert_eq!(warning(json!({"experimentWorkingDirectory": "/data"})), None);
+    let elsewhere = warning(json!({"experimentWorkingDirectory": "/disk"})).unwrap();
+    assert!(elsewhere.contains("`--data-dir /disk`"), "{elsewhere}");
+}
+
+#[test]
+fn the_substitute_for_a_missing_search_space_has_no_problems() {
+    let document = document_with(&json!({"searchSpace": null, "tuner": {"name": "Batch"}}));
+    let problem = load_text(&document.to_string()).unwrap_err();
+    assert!(problem.starts_with("searchSpace: has no value"), "{problem}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let missing = Path::new("/nowhere/experiment.yml");
     let message = load(missing).unwrap_err().to_string();
@@ -522,6 +560,7 @@ fn an_experiment_has_one_direction() {
         ("a contradiction is refused",        tuner("TPE", Some("minimize")),    tuner("Medianstop", Some("maximize")), Value::Null,        Err("assessor.classArgs.optimize_mode: is `maximize`, but `tuner.classArgs.optimize_mode` is `minimize`")),
         ("one with the objective, too",       tuner("TPE", Some("minimize")),    Value::Null,                           toward("maximize"), Err("tuner.classArgs.optimize_mode: is `minimize`, but `objective.direction` is `maximize`")),
         ("Curvefitting cannot minimise",      tuner("Random", Some("minimize")), tuner("Curvefitting", None),           Value::Null,        Err("assessor.name: Curvefitting expects results that grow")),
+        ("it does not by default, either",    tuner("TPE", None),                tuner("Curvefitting", None),           Value::Null,        Err("assessor.name: Curvefitting expects results that grow, as NNI's does, and TPE minimises by default; state `objective: {direction: maximize}`")),
         ("Curvefitting maximises",            tuner("Random", None),             tuner("Curvefitting", None),           Value::Null,        Ok((Maximize, true))),
         ("so does NNI's class of it",         tuner("Random", Some("minimize")), nni("curvefitting_assessor.CurvefittingAssessor"), Value::Null, Err("assessor.className: nni.algorithms.hpo.curvefitting_assessor.CurvefittingAssessor expects results that grow")),
         ("an assessor by its class follows",  tuner("TPE", Some("minimize")),    nni("medianstop_assessor.MedianstopAssessor"), Value::Null, Ok((Minimize, false))),

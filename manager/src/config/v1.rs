@@ -6,10 +6,11 @@ mod fields;
 use serde_json::{Map, Value, json};
 
 use self::fields::{
-    CLUSTER_FIELDS, COMMON_FIELDS, IGNORED_ALGORITHM_FIELDS, IGNORED_MACHINE_FIELDS,
-    IGNORED_PAI_FIELDS, IGNORED_TRIAL_FIELDS, LOCAL_FIELDS, MACHINE_FIELDS, PAI_FIELDS,
-    PAI_RESOURCE_FIELDS, PAI_TRIAL_FIELDS, PLATFORM_SECTIONS, POLICY_FIELDS, REMOTE_FIELDS,
-    ROLE_FIELDS, Renames, STORAGE_FIELDS, TRIAL_FIELDS, TRIAL_ROLES, V1_TOP_LEVEL_FIELDS,
+    CLASS_FIELDS, CLUSTER_FIELDS, COMMON_FIELDS, IGNORED_ALGORITHM_FIELDS, IGNORED_CLUSTER_FIELDS,
+    IGNORED_MACHINE_FIELDS, IGNORED_PAI_FIELDS, IGNORED_TRIAL_FIELDS, LOCAL_FIELDS, MACHINE_FIELDS,
+    PAI_FIELDS, PAI_RESOURCE_FIELDS, PAI_TRIAL_FIELDS, PLATFORM_SECTIONS, POLICY_FIELDS,
+    REMOTE_FIELDS, ROLE_FIELDS, Renames, STORAGE_FIELDS, TRIAL_FIELDS, TRIAL_ROLES,
+    V1_TOP_LEVEL_FIELDS,
 };
 use super::section::{Problem, Section};
 use super::service;
@@ -24,6 +25,9 @@ pub(super) struct ConvertedDocument {
     /// The v1 paths of the fields that have no effect.
     pub(super) ignored: Vec<String>,
 }
+
+/// The platforms whose fields the v1 form cannot express.
+const PLATFORMS_OF_VERSION_2: [&str; 3] = ["plugin", "kubernetes", "trainer"];
 
 /// Examples in messages, in the terms of v2 and of v1.
 const MESSAGE_EXAMPLES: [(&str, &str); 2] =
@@ -77,7 +81,14 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     if name == service::HYBRID_PLATFORM {
         return Ok(()); // The platforms of a hybrid experiment are checked in its list.
     }
-    service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
+    service::check_platform("trainingServicePlatform", Some(name))?;
+    if let Some(name) = name.as_str().filter(|name| PLATFORMS_OF_VERSION_2.contains(name)) {
+        let problem = format!(
+            "`{name}` needs version 2 of the file, in which `trainingService` contains the platform: {{platform: {name}}}"
+        );
+        return Err(Problem::new("trainingServicePlatform", problem));
+    }
+    Ok(())
 }
 
 /// Converts a v1 document.
@@ -102,6 +113,7 @@ struct Converter {
 impl Converter {
     fn convert_document(&mut self, mut document: Value) -> Result<Map<String, Value>, Problem> {
         self.ignore_other_platforms(&mut document);
+        self.ignore("", &mut document, &["trainingService"]);
         let known: Vec<&str> =
             v1_names(COMMON_FIELDS).into_iter().chain(V1_TOP_LEVEL_FIELDS).collect();
         let mut v1 = Section::open("", document, &known)?;
@@ -380,21 +392,17 @@ impl Converter {
             "assessor" => "builtinAssessorName",
             _ => "builtinAdvisorName",
         };
-        let known = [
-            builtin,
-            "codeDir",
-            "classFileName",
-            "className",
-            "classArgs",
-            "includeIntermediateResults",
-            "gpuIndices",
-        ];
+        let [folder, file, class] = CLASS_FIELDS;
+        let known =
+            [builtin, folder, file, class, "classArgs", "includeIntermediateResults", "gpuIndices"];
         let mut v1 = Section::open(kind, algorithm, &known)?;
         let mut named = Map::new();
         self.rename_fields(&mut v1, "", &[("gpuIndices", "tunerGpuIndices")], v2);
         if let Some(name) = v1.take(builtin) {
             self.record_path(&format!("{kind}.name"), &v1.field_path(builtin));
             named.insert("name".to_owned(), name);
+            let unused = CLASS_FIELDS.iter().filter(|field| v1.take(field).is_some());
+            self.ignored.extend(unused.map(|field| format!("{kind}.{field}")));
         } else {
             let (file, class) = (v1.string("classFileName")?, v1.string("className")?);
             let Some((file, class)) = file.zip(class) else {
@@ -419,9 +427,10 @@ impl Converter {
     fn convert_cluster(
         &mut self,
         field: &str,
-        config: Value,
+        mut config: Value,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
+        self.ignore(field, &mut config, &IGNORED_CLUSTER_FIELDS);
         let known: Vec<&str> = v1_names(CLUSTER_FIELDS).into_iter().chain(STORAGE_FIELDS).collect();
         let mut v1 = Section::open(field, config, &known)?;
         self.rename_fields(&mut v1, "trainingService", CLUSTER_FIELDS, service);

@@ -86,7 +86,10 @@ impl Progress {
         progress.print_raw(&format!("experiment {} on {}", running.id, stderr_link(&running.url)));
         progress.print(&format!("  results are stored in {}", running.dir.path().display()));
         let spec = &running.spec;
-        let warnings = spec.ignored_warning().into_iter().chain(spec.constant_options_warning());
+        let directory = running.dir.path().parent();
+        let directory = directory.and_then(|data_dir| spec.working_directory_warning(data_dir));
+        let warnings = spec.ignored_warning().into_iter().chain(directory);
+        let warnings = warnings.chain(spec.constant_options_warning());
         for warning in warnings.chain(config::space_warnings(spec)) {
             progress.print(&format!("  {warning}"));
         }

@@ -209,7 +209,9 @@ impl GpuFields {
         let use_active = section.boolean("useActiveGpu")?;
         let max_trials_per_gpu = section.integer_or("maxTrialNumberPerGpu", 1, 1)?;
         if max_trials_per_gpu != 1 && gpus.unwrap_or(0) == 0 {
-            let problem = format!("{max_trials_per_gpu} has no meaning without `trialGpuNumber`");
+            let problem = format!(
+                "{max_trials_per_gpu} has no meaning unless `trialGpuNumber` is above 0; remove it"
+            );
             return Err(section.problem("maxTrialNumberPerGpu", problem));
         }
         Ok(Self { use_active, max_trials_per_gpu, indices: section.indices("gpuIndices")? })

@@ -34,7 +34,7 @@ pub(in crate::config) fn read_section(value: Value, top: TopLevel<'_>) -> Result
     let gpus = GpuFields::read(&mut local, trial.gpus)?;
     local.boolean_or("reuseMode", false)?;
     if trial.gpus.is_some_and(|gpus| gpus > 0) && gpus.use_active.is_none() {
-        let problem = "must be set if `trialGpuNumber` is: true if trials may use a GPU that other processes (such as a desktop) use, too";
+        let problem = "is missing, because `trialGpuNumber` is above 0; write true if trials may use a GPU that other processes (such as a desktop) use, otherwise false";
         return Err(local.problem("useActiveGpu", problem));
     }
     let spec = TrainingServiceSpec::Local(LocalSpec {

@@ -81,21 +81,22 @@ fn errors_of_a_legacy_file_have_its_terms() {
         (json!({"trial": {"comand": "true"}}),                         "trial.comand: unknown field; did you mean `command`?"),
         (json!({"tuner": {"builtinTunerName": "SNAC"}}),               "tuner.builtinTunerName: `SNAC` is not a tuner; did you mean `SMAC`?"),
         (json!({"tuner": {"codeDir": "."}}),                           "tuner: needs `builtinTunerName`, or `codeDir`, `classFileName` and `className`"),
-        (json!({"trainingServicePlatform": "aml"}),                    "trainingServicePlatform: `aml` is not available in this build, which has local"),
+        (json!({"trainingServicePlatform": "aml"}),                    "trainingServicePlatform: `aml` is not supported; the platforms are local"),
         (json!({"trainingServicePlatform": "pai"}),                    "paiConfig.host: is missing"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u", "token": "t"}}), "trial.cpuNum: is missing; for example 4"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u"}}), "paiConfig.token: is missing"),
         (json!({"trainingServicePlatform": "pai", "paiConfig": {"passWrd": "p"}}), "paiConfig.passWrd: unknown field"),
         (json!({"trial": {"command": "true", "img": "i"}}),            "trial.img: unknown field"),
-        (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
-        (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set if `trial.gpuNum` is: true"),
-        (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning without `trial.gpuNum`"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: is missing, because `trial.gpuNum` is above 0; write true if trials"),
+        (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: is missing, because `trial.gpuNum` is above 0; write true if trials"),
+        (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning unless `trial.gpuNum` is above 0; remove it"),
         (json!({"trial": {"codeDir": "."}}),                           "trial.command: is missing; for example: python3 trial.py"),
         (json!({"trial": null}),                                       "trial.command: is missing"),
         (json!({"searchSpace": null}),                                 "searchSpace: is missing; give it here or in a `searchSpacePath`"),
-        (json!({"searchSpacePath": "s.json"}),                         "searchSpacePath: is given besides `searchSpace`; keep one of them"),
+        (json!({"searchSpacePath": "s.json"}),                         "searchSpacePath: "),
         (json!({"tuner": null}),                                       "tuner: is missing; for example {builtinTunerName: Random}"),
         (json!({"tuner": {"classFileName": "m.py", "className": "C", "codeDir": "none"}}), "tuner.codeDir: "),
+        (json!({"trainingServicePlatform": "plugin"}),                 "trainingServicePlatform: `plugin` needs version 2 of the file, in which `trainingService` contains the platform: {platform: plugin}"),
         (json!({"trainingServicePlatform": "frameworkcontroller"}),    "trial.taskRoles: is missing; for example [{name: worker, image: python:3.12-slim}]"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": {"name": "w"}}}), "trial.taskRoles: expected a list, found an object"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": [{"name": "w", "image": "i"}]}}), "trial.taskRoles[0].command: is missing"),
@@ -141,10 +142,18 @@ fn fields_of_a_legacy_file_that_nni_ignores_have_no_effect() {
         }
         json!({"trainingServicePlatform": "pai", "paiConfig": config, "trial": trial})
     };
+    let cluster = json!({
+        "trainingServicePlatform": "kubeflow",
+        "kubeflowConfig": {"operator": "tf-operator", "apiVersion": "v1", "kubernetesServer": "s"},
+        "trial": {"codeDir": ".", "worker": {"replicas": 1, "command": "true", "gpuNum": 0, "cpuNum": 1, "memoryMB": 64, "image": "i"}},
+    });
     #[rustfmt::skip]
     let table = [
         (json!({"tuner": {"builtinTunerName": "TPE", "gpuNum": 0, "checkpointDir": "/c"}}), "tuner.gpuNum tuner.checkpointDir"),
         (json!({"assessor": {"builtinAssessorName": "Medianstop", "gpuNum": 0}}),           "assessor.gpuNum"),
+        (json!({"tuner": {"builtinTunerName": "TPE", "codeDir": "c", "classFileName": "m.py", "className": "C"}}), "tuner.codeDir tuner.classFileName tuner.className"),
+        (json!({"trainingService": {"platform": "local"}}),                                 "trainingService"),
+        (cluster,                                                                           "kubeflowConfig.kubernetesServer"),
         (json!({"assessor": {}, "advisor": {}}),                                            ""),
         (json!({"trial": {"command": "true", "codeDir": ".", "cpuNum": 1, "memoryMB": 8196, "image": "i", "dataDir": "d"}}), "trial.cpuNum trial.memoryMB trial.image trial.dataDir"),
         (json!({"machineList": [{"ip": "h"}], "paiConfig": {"host": "h"}, "amlConfig": {}}), "machineList paiConfig amlConfig"),
@@ -203,6 +212,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
         ("aml",      json!({"amlConfig": {"subscriptionId": "i", "computeTarget": "c"}, "trial": {"command": "true", "image": "i"}})),
         ("dlts",     json!({"dltsConfig": {"dashboard": "http://d"}})),
         ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
+        ("paiYarn",  json!({"paiYarnConfig": {"host": "h"}})),
         ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
     ];
     for (platform, changes) in table {
@@ -212,7 +222,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
             document[name] = value.clone();
         }
         let problem = load_text(&document.to_string()).unwrap_err();
-        let has = "is not available in this build, which has local, remote, plugin, openpai, kubernetes, kubeflow, trainer and frameworkcontroller";
+        let has = "is not supported; the platforms are local, remote, plugin, openpai, kubernetes, kubeflow, trainer and frameworkcontroller, and a plugin connects any other system";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
 }
@@ -226,6 +236,6 @@ fn shared_storage_of_a_legacy_file_is_refused_with_the_alternatives() {
         "sharedStorage": {"storageType": "NFS", "localMountPoint": "/mnt", "nfsServer": "s"},
     });
     let problem = load_text(&document.to_string()).unwrap_err();
-    let expected = "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`";
+    let expected = "sharedStorage: is not supported; mount the disk on every machine, or name a disk for pods in `trainingService.storage`";
     assert_eq!(problem, expected);
 }

@@ -84,6 +84,12 @@ pub(super) const TRIAL_ROLES: [&str; 4] = ["taskRoles", "worker", "ps", "master"
 /// The fields of an algorithm before NNI 3.0, which ignores them.
 pub(super) const IGNORED_ALGORITHM_FIELDS: [&str; 2] = ["gpuNum", "checkpointDir"];
 
+/// The fields of a user's class, which have no effect besides the name of a built-in algorithm.
+pub(super) const CLASS_FIELDS: [&str; 3] = ["codeDir", "classFileName", "className"];
+
+/// The field of a cluster before NNI 3.0, which ignores it.
+pub(super) const IGNORED_CLUSTER_FIELDS: [&str; 1] = ["kubernetesServer"];
+
 /// The fields of `paiConfig` that NNI 3.0 ignores.
 pub(super) const IGNORED_PAI_FIELDS: [&str; 3] = ["password", "maxTrialNumPerGpu", "useActiveGpu"];
 
