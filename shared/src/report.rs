@@ -31,8 +31,9 @@ pub enum Stream {
 /// An observation of an agent about one attempt of one trial job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Position within the attempt's lane, from 0, always rising. Source: the agent's spool. A gap means that reports
-    /// were dropped because the spool was full; a [`Shed`] on the facts lane counts them.
+    /// Position within the attempt's lane, always rising. Source: the agent's spool, which starts at a number derived
+    /// from the clock. A gap does not mean that reports were lost: the spool skips numbers after a restart. A [`Shed`]
+    /// on the facts lane counts dropped reports.
     pub seq: u64,
     /// Time of the observation: milliseconds since the Unix epoch by the agent's clock, which may differ from the
     /// manager's. For display only: the order of reports is that of `seq`.

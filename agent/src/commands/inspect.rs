@@ -57,9 +57,8 @@ fn read_trial_files(dir: &Path) -> TrialFiles {
     let files = ["stdout.1", "stdout", "stderr.1", "stderr"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), fs::metadata(dir.join(name)).ok()?.len())));
-    let facts = read_spooled_facts(&dir.join("spool"));
-    let complete = facts.first().is_some_and(|report| report.seq == 0);
-    let metrics = if complete {
+    let (facts, is_complete) = read_spooled_facts(&dir.join("spool"));
+    let metrics = if is_complete {
         let metric = |report: &Report| {
             let ReportBody::Metric(metric) = &report.body else { return None };
             Some(metric.clone())
@@ -79,14 +78,19 @@ fn read_trial_files(dir: &Path) -> TrialFiles {
     }
 }
 
-/// Returns the facts of the last attempt that are still in the spool.
-fn read_spooled_facts(spool: &Path) -> Vec<Report> {
+/// Returns the facts of the last attempt that are still in the spool, and whether no manager has accepted any of its
+/// facts.
+fn read_spooled_facts(spool: &Path) -> (Vec<Report>, bool) {
     let attempts = lane_files::list_attempts(spool);
-    let Some(attempt) = attempts.last() else { return Vec::new() };
-    let records = LaneFiles::open(&spool.join(attempt.as_str()), Lane::Facts)
-        .and_then(|mut lane| lane.read(lane.acked(), u64::MAX, usize::MAX));
-    let records = records.unwrap_or_default();
-    records.iter().filter_map(|record| serde_json::from_str(&record.json).ok()).collect()
+    let Some(attempt) = attempts.last() else { return (Vec::new(), false) };
+    let Ok(mut lane) = LaneFiles::open(&spool.join(attempt.as_str()), Lane::Facts) else {
+        return (Vec::new(), false);
+    };
+    let records = lane.read(lane.acked(), u64::MAX, usize::MAX).unwrap_or_default();
+    let facts: Vec<Report> =
+        records.iter().filter_map(|record| serde_json::from_str(&record.json).ok()).collect();
+    let is_complete = !facts.is_empty() && lane.acked().is_none();
+    (facts, is_complete)
 }
 
 /// Returns the metrics in the output files and in the metric files.

@@ -39,6 +39,23 @@ fn a_runs_directory_can_be_inspected() {
 }
 
 #[test]
+fn inspect_reads_the_spool_until_a_manager_has_accepted_reports() {
+    let options = ["--manager", "http://127.0.0.1:9", "--flush", "0s"];
+    let ids = ["--experiment", "e", "--trial", "t", "--attempt", "a"];
+    let ended = TestAgent::shell(&[&options[..], &ids].concat(), "echo loss=0.5").run();
+    let dir = ended.path("out");
+    let final_value = || {
+        let output = trialkeeper(&["inspect", dir.to_str().unwrap(), "--output", "json"]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["final"]["value"].clone()
+    };
+    // Only the spool contains the metric now, like one of the SDK's HTTP channel.
+    fs::write(dir.join("stdout"), "loss=0.25\n").unwrap();
+    assert_eq!(final_value(), 0.5);
+    fs::write(dir.join("spool/a/facts.ack"), "0\n").unwrap();
+    assert_eq!(final_value(), 0.25);
+}
+
+#[test]
 fn inspect_finds_the_same_metrics_without_the_spool() {
     let options = ["--metric-pattern", r"auc is (?P<auc>\S+)", "--objective", "auc"];
     let options = [&options[..], &["--collect", "none", "--metric-file", "more"]].concat();
