@@ -16,7 +16,7 @@ use crate::pod::fetch::{self, ManagerClient};
 use crate::pod::peers;
 use crate::pod::rendezvous::wait_for_peers;
 use crate::run::settings::{PodSettings, Settings};
-use crate::trial::signals::{ReceivedSignal, Signals};
+use crate::trial::signals::Signals;
 use crate::util::errors::chain;
 
 /// The state of the setup.
@@ -145,7 +145,7 @@ impl<'a> PodSetup<'a> {
         let done = runtime.block_on(async {
             tokio::select! {
                 done = work(manager) => done.map_err(|error| StartFailure::Unready(chain(&error))),
-                signal = wait_for_stop_signal(signals) => Err(StartFailure::Stopped(signal)),
+                signal = signals.wait_for_stop_signal() => Err(StartFailure::Stopped(signal)),
             }
         });
         done.map_err(|why| self.start_failure = Some(why)).ok()
@@ -166,17 +166,5 @@ pub(super) fn remove_code(pod: &PodSettings, dir: Option<&Path>) {
         && let Some(into) = code_dir(pod, dir)
     {
         fetch::remove_unchanged_code(&archive, pod.code_base.as_deref(), &into);
-    }
-}
-
-async fn wait_for_stop_signal(signals: &mut Signals) -> Signal {
-    loop {
-        if let ReceivedSignal::Sent(
-            signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
-            _,
-        ) = signals.next().await
-        {
-            return signal;
-        }
     }
 }

@@ -90,15 +90,17 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal that requests a stop. Cancel-safe.
-    pub async fn wait_for_stop_signal(&mut self) {
-        let is_stop = |caught| {
-            matches!(
-                caught,
-                ReceivedSignal::Sent(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP, _)
-            )
-        };
-        while !is_stop(self.next().await) {}
+    /// Waits for a signal that requests a stop while no trial is running, and returns it. Cancel-safe.
+    pub async fn wait_for_stop_signal(&mut self) -> Signal {
+        loop {
+            if let ReceivedSignal::Sent(
+                signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP),
+                _,
+            ) = self.next().await
+            {
+                return signal;
+            }
+        }
     }
 
     fn read(&mut self) {
