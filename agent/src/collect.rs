@@ -23,7 +23,6 @@ mod scanner;
 mod sdk;
 #[cfg(test)]
 mod sdk_recording_tests;
-pub mod tail;
 mod text;
 
 pub use events::EventFileReader;

@@ -12,6 +12,7 @@
 //! * The inherited descriptors keep their flags, because other processes may share them.
 
 pub mod capture;
+pub mod file_tail;
 pub mod log_lines;
 pub mod log_shipper;
 pub mod metric_file;

@@ -20,11 +20,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::cli::{AGENT_FAULT, RunArgs};
-use crate::collect::tail::FileSpec;
 use crate::commands::inspect::{CollectorsFile, REPORTS_FILE, SDK_METRIC_FILE};
 use crate::delivery::Credentials;
 use crate::observe::Observer;
 use crate::output::capture::{Capture, CapturePaths};
+use crate::output::file_tail::FileSpec;
 use crate::output::metric_file::MetricFiles;
 use crate::output::{PumpEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};

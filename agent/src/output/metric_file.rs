@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-use crate::collect::tail::{FileCollectors, FileSpec};
 use crate::collect::{CollectSpec, Finding};
+use crate::output::file_tail::{FileCollectors, FileSpec};
 use crate::output::{PumpEvent, READER_STACK_BYTES};
 
 /// The time between checks if no change is reported.

@@ -8,8 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 use trial_protocol::Direction;
 
-use crate::collect::tail::{FileCollectors, FileSpec};
 use crate::collect::{CollectSpec, Finding};
+use crate::output::file_tail::{FileCollectors, FileSpec};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 
