@@ -27,7 +27,8 @@ flags! {
         role: Option<String> = text("NAME"),
         /// Number of this pod in its role, from 0 [default: `$FC_TASK_INDEX`].
         role_index: Option<u32> = parsed("N"),
-        /// ID of this pod, if the cluster may run an attempt again in another pod. Each pod then reports as a separate try.
+        /// ID of this pod, if the cluster may run an attempt again in another pod. Each pod then reports as a separate
+        /// attempt.
         incarnation: Option<String> = text("ID"),
         /// All pods of the trial, as ROLE:NUMBER or ROLE:NUMBER:PORT. Each pod waits until all have registered with the
         /// manager.
