@@ -30,7 +30,7 @@ mod watch;
 
 pub use diagnostics::DiagnosticsArgs;
 pub use manager::ManagerArgs;
-pub use metrics::{Collect, MetricArgs, SdkWay};
+pub use metrics::{Collect, MetricArgs, SdkChannelKind};
 pub use output::{ExitCodeMap, LogCollection, OutputArgs};
 pub use pod::{Fetch, PodArgs};
 pub use supervision::SupervisionArgs;
@@ -273,16 +273,16 @@ fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
 fn parse_with_clap(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     let words = insert_run(words);
     let read = || {
-        let settings = config_file::find(|| table(&words), &words)?;
-        let mut command = config_file::apply(table(&words), &settings, &words)?;
-        let matches = command.try_get_matches_from_mut(&words).map_err(|refusal| {
+        let settings = config_file::find(|| command_definition(&words), &words)?;
+        let mut command = config_file::apply(command_definition(&words), &settings, &words)?;
+        let matches = command.try_get_matches_from_mut(&words).map_err(|error| {
             let is_set = |name: &OsStr| std::env::var_os(name).is_some();
-            origin::name_origins(refusal, &Cli::command(), &words, &settings, is_set)
+            origin::name_origins(error, &Cli::command(), &words, &settings, is_set)
         })?;
         let mut cli = Cli::from_arg_matches(&matches)?;
         if let Command::Run(args) = &mut cli.command {
             let set = std::env::vars_os().map(|(name, _)| name);
-            let set = set.filter(|name| origin::counts(name, &words));
+            let set = set.filter(|name| origin::is_effective(name, &words));
             args.warnings = unknown_variables::warnings(&mut command, set);
             if args.print_config {
                 let run = matches.subcommand_matches("run");
@@ -298,22 +298,22 @@ fn parse_with_clap(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     match read() {
         Ok(Some(cli)) => Ok(cli),
         Ok(None) => Err(ExitCode::SUCCESS),
-        Err(refusal) => {
-            let refusal = origin::with_advice(refusal);
+        Err(error) => {
+            let error = origin::with_advice(error);
             // The exit code does not depend on an open stderr or stdout.
-            refusal.print().ok();
+            error.print().ok();
             // clap returns a request for help as an error, too. For errors clap exits with 2, which could be the
             // trial's code.
-            let code = if refusal.use_stderr() { AGENT_FAULT } else { 0 };
+            let code = if error.use_stderr() { AGENT_FAULT } else { 0 };
             Err(ExitCode::from(code))
         }
     }
 }
 
-/// Returns the definition of the command line, without the variables that do not count.
-fn table(words: &[OsString]) -> clap::Command {
+/// Returns the definition of the command line, without the variables that do not take effect.
+fn command_definition(words: &[OsString]) -> clap::Command {
     let without_ignored_variable = |arg: Arg| match arg.get_env() {
-        Some(name) if !origin::counts(name, words) => arg.env(Resettable::Reset),
+        Some(name) if !origin::is_effective(name, words) => arg.env(Resettable::Reset),
         _ => arg,
     };
     Cli::command().mut_subcommands(|command| command.mut_args(without_ignored_variable))

@@ -84,13 +84,13 @@ pub(super) fn apply(
     let run = matches.as_ref().ok().and_then(|matches| matches.subcommand_matches("run"));
     let mut command = command;
     for Setting { id, line, values } in &settings.values {
-        let known = command.find_subcommand("run").is_some_and(|run| has(run, id));
+        let known = command.find_subcommand("run").is_some_and(|run| is_setting_flag(run, id));
         if !known {
             let path = settings.path.display();
             let message = format!("{path}, line {line}: there is no setting {id:?}\n");
             return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
         }
-        if !run.is_some_and(|run| outranked(run, id)) {
+        if !run.is_some_and(|run| is_outranked(run, id)) {
             let values = values.clone();
             command = command.mut_subcommand("run", |run| {
                 run.mut_arg(id, |arg| arg.default_values(values.into_iter().map(ClapStr::from)))
@@ -100,11 +100,11 @@ pub(super) fn apply(
     Ok(command)
 }
 
-fn has(run: &Command, id: &str) -> bool {
+fn is_setting_flag(run: &Command, id: &str) -> bool {
     !NOT_IN_A_FILE.contains(&id) && run.get_arguments().any(|arg| arg.get_id() == id)
 }
 
-fn outranked(run: &ArgMatches, id: &str) -> bool {
+fn is_outranked(run: &ArgMatches, id: &str) -> bool {
     let explicit = |id: &str| {
         let source = run.try_contains_id(id).ok().and_then(|_| run.value_source(id));
         matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))

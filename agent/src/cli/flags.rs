@@ -21,12 +21,12 @@ pub(super) const VARIABLE_PREFIX: &str = "TRIALKEEPER_";
 /// A flag, apart from its name, its help and its type.
 pub(super) struct Flag<P> {
     parser: P,
-    pub(super) texts: FlagTexts,
+    pub(super) metadata: FlagMetadata,
 }
 
-/// The texts of a flag.
+/// The value name, the default and the separator of a flag.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FlagTexts {
+pub(super) struct FlagMetadata {
     /// The placeholder for the value in the help. A switch has none.
     value_name: &'static str,
     default: Option<&'static str>,
@@ -36,7 +36,7 @@ pub(super) struct FlagTexts {
 
 /// Returns a flag whose values `parser` checks and parses.
 pub(super) fn value<P: TypedValueParser>(value_name: &'static str, parser: P) -> Flag<P> {
-    Flag { parser, texts: FlagTexts { value_name, default: None, separator: None } }
+    Flag { parser, metadata: FlagMetadata { value_name, default: None, separator: None } }
 }
 
 /// Returns a flag whose values are parsed by their type.
@@ -78,12 +78,12 @@ pub(super) fn switch() -> Flag<BoolishValueParser> {
 impl<P: TypedValueParser> Flag<P> {
     /// Sets the text of the default.
     pub(super) fn default(self, text: &'static str) -> Self {
-        Self { texts: FlagTexts { default: Some(text), ..self.texts }, ..self }
+        Self { metadata: FlagMetadata { default: Some(text), ..self.metadata }, ..self }
     }
 
     /// Sets the character between the values of a list.
     pub(super) fn separated_by(self, separator: char) -> Self {
-        Self { texts: FlagTexts { separator: Some(separator), ..self.texts }, ..self }
+        Self { metadata: FlagMetadata { separator: Some(separator), ..self.metadata }, ..self }
     }
 
     /// Parses the values of a field. Returns `None` if one of them is invalid.
@@ -97,24 +97,24 @@ impl<P: TypedValueParser> Flag<P> {
 
     /// Returns clap's argument for the flag `id`. `help` has the lines of a doc comment.
     pub(super) fn argument<F: Field<Value = P::Value>>(self, id: &'static str, help: &str) -> Arg {
-        argument(id, help, self.texts, F::ACTION, ValueParser::new(self.parser))
+        argument(id, help, self.metadata, F::ACTION, ValueParser::new(self.parser))
     }
 }
 
-/// Returns the texts of a field's flag.
-pub(super) fn texts<F, P>(flag: &Flag<P>) -> FlagTexts
+/// Returns the metadata of a field's flag.
+pub(super) fn metadata<F, P>(flag: &Flag<P>) -> FlagMetadata
 where
     F: Field,
     P: TypedValueParser<Value = F::Value>,
 {
-    flag.texts
+    flag.metadata
 }
 
 // Generic code is kept short, because each type of value has a copy of it.
 fn argument(
     id: &'static str,
     help: &str,
-    texts: FlagTexts,
+    metadata: FlagMetadata,
     action: ArgAction,
     parser: ValueParser,
 ) -> Arg {
@@ -125,9 +125,9 @@ fn argument(
         .help(help.trim_end_matches('.').to_owned())
         .action(action)
         .value_parser(parser)
-        .default_value(texts.default)
-        .value_delimiter(texts.separator);
-    let argument = match texts.value_name {
+        .default_value(metadata.default)
+        .value_delimiter(metadata.separator);
+    let argument = match metadata.value_name {
         "" => argument,
         name => argument.value_name(name),
     };
@@ -186,8 +186,8 @@ pub(super) trait FlagGroup {
     /// Returns the flags' ids: their names with underscores.
     fn ids(&self) -> &'static [&'static str];
 
-    /// Returns the texts of the flag `id`, if the group has it.
-    fn texts(&self, id: &str) -> Option<FlagTexts>;
+    /// Returns the metadata of the flag `id`, if the group has it.
+    fn metadata(&self, id: &str) -> Option<FlagMetadata>;
 
     /// Sets the flag `id`. Returns `None` if a value is invalid. `command` is any command: parsers take one for their
     /// errors.
@@ -198,8 +198,8 @@ impl dyn FlagGroup + '_ {
     /// Sets the flag `id` to the value, or to the separated values, of `text`. Returns `None` if clap must judge the
     /// text. This includes switches, which have no value on a command line.
     pub(super) fn set_text(&mut self, command: &Command, id: &str, text: &str) -> Option<()> {
-        let texts = self.texts(id).filter(|texts| !texts.value_name.is_empty())?;
-        let values: Vec<&OsStr> = match texts.separator {
+        let metadata = self.metadata(id).filter(|metadata| !metadata.value_name.is_empty())?;
+        let values: Vec<&OsStr> = match metadata.separator {
             Some(separator) => text.split(separator).map(OsStr::new).collect(),
             None => vec![OsStr::new(text)],
         };
@@ -210,7 +210,7 @@ impl dyn FlagGroup + '_ {
     pub(super) fn set_defaults(&mut self) {
         let command = Command::default();
         for id in self.ids() {
-            if let Some(default) = self.texts(id).and_then(|texts| texts.default) {
+            if let Some(default) = self.metadata(id).and_then(|metadata| metadata.default) {
                 self.set_text(&command, id, default);
             }
         }
@@ -252,9 +252,9 @@ macro_rules! flags {
                 &[$(stringify!($id)),+]
             }
 
-            fn texts(&self, id: &str) -> Option<$crate::cli::flags::FlagTexts> {
+            fn metadata(&self, id: &str) -> Option<$crate::cli::flags::FlagMetadata> {
                 match id {
-                    $(stringify!($id) => Some($crate::cli::flags::texts::<$type, _>(&$flag)),)+
+                    $(stringify!($id) => Some($crate::cli::flags::metadata::<$type, _>(&$flag)),)+
                     _ => None,
                 }
             }

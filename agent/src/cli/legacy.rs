@@ -45,7 +45,7 @@ pub struct NniKeeperArgs {
 /// The error of a command line without a trial command.
 #[derive(Debug, thiserror::Error)]
 #[error("--trial_command is missing: the line for the shell")]
-pub struct NoCommand;
+pub struct MissingTrialCommand;
 
 /// Returns whether `words`, without the program's name, are those of NNI's keeper. Its flags have underscores, and the
 /// agent's have none. The first word may be a flag that NNI's keeper does not know either. A flag that it knows must
@@ -57,7 +57,7 @@ pub fn is_legacy(words: &[OsString]) -> bool {
 }
 
 /// Parses `words`, without the program's name.
-pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
+pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, MissingTrialCommand> {
     let mut values: [Option<OsString>; KEEPER_FLAGS.len()] = Default::default();
     let mut warnings = Vec::new();
     let mut words = words.iter().peekable();
@@ -87,7 +87,7 @@ pub fn parse(words: &[OsString]) -> Result<NniKeeperArgs, NoCommand> {
     // NNI's manager adds one pair of quotes too many: `"none"`, including the quotes, means none.
     let is_none = |value: String| value.trim_matches('"') == "none";
     Ok(NniKeeperArgs {
-        trial_command: command.filter(|line| !line.is_empty()).ok_or(NoCommand)?,
+        trial_command: command.filter(|line| !line.is_empty()).ok_or(MissingTrialCommand)?,
         manager: format!("http://{host}:{port}"),
         manager_version: text(version),
         collect_logs: !text(log_collection).is_some_and(is_none),

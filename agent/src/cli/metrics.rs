@@ -24,7 +24,7 @@ flags! {
         /// A directory to which the trial writes `TensorBoard` event files. Can be repeated.
         tensorboard: Vec<PathBuf> = path("DIR").separated_by(':'),
         /// The channel over which NNI's SDK reports.
-        sdk_channel: SdkWay = choice("WAY").default("stdout"),
+        sdk_channel: SdkChannelKind = choice("CHANNEL").default("stdout"),
         /// The metric that the search optimises.
         objective: Option<String> = text("NAME"),
         /// The direction of the search, `maximize` or `minimize`. Without an objective, it decides between a loss
@@ -46,7 +46,7 @@ pub enum Collect {
 
 /// A channel of NNI's SDK.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum SdkWay {
+pub enum SdkChannelKind {
     /// Marked lines on standard output.
     #[default]
     Stdout,
@@ -54,4 +54,4 @@ pub enum SdkWay {
     Http,
 }
 
-single_value!(SdkWay: Set);
+single_value!(SdkChannelKind: Set);

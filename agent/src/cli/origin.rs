@@ -1,5 +1,5 @@
-//! The origins of values: the variables that count, and the source of a refused value. A user who set a variable, or a
-//! line of the settings file, needs to see that source and not the flag.
+//! The origins of values: the variables that take effect, and the source of a refused value. A user who set a variable,
+//! or a line of the settings file, needs to see that source and not the flag.
 
 use std::ffi::{OsStr, OsString};
 
@@ -14,7 +14,7 @@ use super::flags::VARIABLE_PREFIX;
 /// Adds the variable or the file's line to the error, if the value came from there. `is_set` returns whether the
 /// caller's environment has a variable.
 pub(super) fn name_origins(
-    mut refusal: clap::Error,
+    mut error: clap::Error,
     command: &Command,
     words: &[OsString],
     settings: &Settings,
@@ -22,10 +22,10 @@ pub(super) fn name_origins(
 ) -> clap::Error {
     let chosen = words.get(1).and_then(|word| word.to_str());
     let Some(command) = chosen.and_then(|name| command.find_subcommand(name)) else {
-        return refusal;
+        return error;
     };
     for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
-        let Some(ContextValue::String(shown)) = refusal.get(kind) else { continue };
+        let Some(ContextValue::String(shown)) = error.get(kind) else { continue };
         let Some(flag) = shown.split(' ').next().and_then(|word| word.strip_prefix("--")) else {
             continue;
         };
@@ -37,26 +37,26 @@ pub(super) fn name_origins(
         });
         if let Some(origin) = origin {
             let text = format!("{origin} ({shown})");
-            refusal.insert(kind, ContextValue::String(text));
+            error.insert(kind, ContextValue::String(text));
         }
     }
-    refusal
+    error
 }
 
 /// Adds advice to the error if a trial's command was given in the place of a command of the agent.
-pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
-    if let Some(ContextValue::String(word)) = refusal.get(ContextKind::InvalidSubcommand) {
+pub(super) fn with_advice(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) {
         let advice =
             format!("to run it as a trial's command, write 'trialkeeper run -- {word} ...'");
-        refusal.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
     }
-    refusal
+    error
 }
 
-/// Returns whether a variable counts, if it is set. An empty variable does not count, because templates leave such
+/// Returns whether a variable takes effect if it is set. An empty variable does not, because templates leave such
 /// variables for absent values. Nor does a variable that contradicts a flag among the words, because flags take
 /// precedence.
-pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
+pub(super) fn is_effective(name: &OsStr, words: &[OsString]) -> bool {
     let Some(value) = std::env::var_os(name) else { return true };
     let setting = name.to_str().and_then(|name| name.strip_prefix(VARIABLE_PREFIX));
     let other =
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_trial_command_in_the_place_of_an_agent_command_is_refused_with_advice() {
-        let refusal = Cli::command().try_get_matches_from(["trialkeeper", "python", "x"]);
-        let message = with_advice(refusal.unwrap_err()).to_string();
+        let parsed = Cli::command().try_get_matches_from(["trialkeeper", "python", "x"]);
+        let message = with_advice(parsed.unwrap_err()).to_string();
         assert!(message.contains("trialkeeper run -- python ..."), "{message}");
         let other = Cli::command().try_get_matches_from(["trialkeeper", "run", "--graze"]);
         let message = with_advice(other.unwrap_err()).to_string();
@@ -125,9 +125,9 @@ mod tests {
                     run.mut_arg(flag, |arg| arg.default_value("soon"))
                 });
             }
-            let refusal = command.clone().try_get_matches_from(&words).unwrap_err();
+            let error = command.clone().try_get_matches_from(&words).unwrap_err();
             let is_set = |name: &OsStr| set.iter().any(|set| name == *set);
-            let named = name_origins(refusal, &command, &words, &settings, is_set).to_string();
+            let named = name_origins(error, &command, &words, &settings, is_set).to_string();
             assert!(named.contains(expected), "{line:?}: {named}");
         }
     }

@@ -23,7 +23,7 @@ flags! {
         /// Map the trial's exit code for a platform that decides on retries by the exit code.
         exit_code_map: Option<ExitCodeMap> = choice("PLATFORM"),
         /// The part of the trial's output to send to the manager.
-        log_collection: LogCollection = choice("WAY").default("none"),
+        log_collection: LogCollection = choice("MODE").default("none"),
         /// Length in bytes up to which a line is sent completely.
         log_line_bytes: usize = value("N", log_line_bytes).default("16384"),
         /// Maximum bytes of each stream to send per second. The rest is dropped and counted.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, ExperimentId, IdError, TrialJobId};
 
 use crate::cli::legacy::NniKeeperArgs;
-use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkWay, WatchArgs};
+use crate::cli::{Collect, ExitCodeMap, LogCollection, RunArgs, SdkChannelKind, WatchArgs};
 use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
 use crate::observe;
@@ -187,7 +187,7 @@ impl Settings {
             }),
             metric_files: args.metrics.metric_file.clone(),
             tensorboard: args.metrics.tensorboard.clone(),
-            sdk_channel: args.metrics.sdk_channel == SdkWay::Http,
+            sdk_channel: args.metrics.sdk_channel == SdkChannelKind::Http,
             grace: args.supervision.grace,
             drain: args.supervision.drain,
             flush: args.supervision.flush,
