@@ -133,7 +133,7 @@ fn measure_delivery(what: &str, dialect: Dialect, count: u64, append: impl FnOnc
         sender: sender(dialect),
         heartbeat: Duration::from_secs(5),
         flush: DELIVERY_TIMEOUT,
-        give_up: watch::channel(false).1,
+        abort: watch::channel(false).1,
         counts: std::sync::Arc::default(),
     };
     let (directives, _obeyed) = mpsc::channel(1);

@@ -53,11 +53,12 @@ pub use token::read_token;
 
 /// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.
 const MAX_FACTS_BATCH_BYTES: usize = 256 << 10;
-/// The first and the longest mean pause between two attempts. Each pause is random, between zero and twice the mean.
-pub const RETRY_PAUSES: (Duration, Duration) =
-    (Duration::from_millis(100), Duration::from_millis(7_500));
+/// The mean pause before the second attempt. Each pause is random, between zero and twice the mean.
+pub const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The maximum mean pause between two attempts.
+pub const MAX_RETRY_PAUSE: Duration = Duration::from_millis(7_500);
 /// The longest pause between two attempts after the trial's end.
-const BACKOFF_AT_END: Duration = Duration::from_millis(500);
+const FINAL_BACKOFF: Duration = Duration::from_millis(500);
 /// The extra time after [`Settings::flush`] for a busy manager, if undelivered reports are only in memory. The
 /// manager's disk may be full, which a person has to fix.
 pub const FINAL_DELIVERY_TIMEOUT: Duration = Duration::from_mins(10);
@@ -84,7 +85,7 @@ pub struct Settings {
     /// The time that delivery may continue after the trial's end.
     pub flush: Duration,
     /// Becomes `true` when delivery must end at once.
-    pub give_up: watch::Receiver<bool>,
+    pub abort: watch::Receiver<bool>,
     /// The counts of delivery.
     pub counts: Arc<DeliveryCounts>,
 }

@@ -403,8 +403,8 @@ impl Spool {
         drop(done.await);
     }
 
-    /// Gives up a fact that the manager permanently refuses.
-    pub fn give_up(&self, seq: u64) {
+    /// Forgets a fact that the manager permanently refuses.
+    pub fn forget_refused(&self, seq: u64) {
         let mut state = self.shared.lock();
         state.facts.forgotten = state.facts.forgotten.max(Some(seq));
     }

@@ -143,7 +143,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             heartbeat: Duration::from_hours(1),
             flush: request.timeout,
             // The user ends this command like any program.
-            give_up: watch::channel(false).1,
+            abort: watch::channel(false).1,
             counts: Arc::default(),
         };
         let outcome =

@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, ReportAck};
 use super::batch::{Batch, BatchOutcome};
 use super::deadline::Deadline;
 use super::manager_session::ManagerSession;
-use super::{Error, RETRY_PAUSES, RetryDecision};
+use super::{Error, FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE, RetryDecision};
 use crate::spool::Dialect;
 use crate::util::backoff::JitteredBackoff;
 
@@ -45,7 +45,7 @@ impl BatchDelivery {
         mut batch: Batch<'_>,
         mut answer: Option<Result<ReportAck, Error>>,
     ) -> BatchOutcome {
-        let mut backoff = JitteredBackoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut backoff = JitteredBackoff::new(FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE);
         loop {
             let sent = match answer.take() {
                 Some(sent) => sent,

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::manager_session::ManagerSession;
-use super::{BACKOFF_AT_END, FINAL_DELIVERY_TIMEOUT, Settings};
+use super::{FINAL_BACKOFF, FINAL_DELIVERY_TIMEOUT, Settings};
 use crate::spool::Spool;
 
 /// The end of the time for delivery. While the trial runs, there is no deadline.
@@ -15,7 +15,7 @@ pub(super) struct Deadline {
     session: Arc<ManagerSession>,
     spool: Spool,
     ended: watch::Receiver<bool>,
-    give_up: watch::Receiver<bool>,
+    abort: watch::Receiver<bool>,
     flush: Duration,
     passes_at: OnceLock<Instant>,
 }
@@ -27,8 +27,8 @@ impl Deadline {
         spool: Spool,
         ended: watch::Receiver<bool>,
     ) -> Self {
-        let give_up = settings.give_up.clone();
-        Self { session, spool, ended, give_up, flush: settings.flush, passes_at: OnceLock::new() }
+        let abort = settings.abort.clone();
+        Self { session, spool, ended, abort, flush: settings.flush, passes_at: OnceLock::new() }
     }
 
     /// Returns the receiver that becomes `true` when the trial has ended.
@@ -44,22 +44,22 @@ impl Deadline {
     /// Waits before the next attempt. Returns `false` if the deadline has passed.
     pub(super) async fn pause(&self, pause: Duration) -> bool {
         let mut ended = self.ended.clone();
-        let over = *ended.borrow_and_update();
-        let pause = if over { pause.min(BACKOFF_AT_END) } else { pause };
+        let trial_ended = *ended.borrow_and_update();
+        let pause = if trial_ended { pause.min(FINAL_BACKOFF) } else { pause };
         tokio::select! {
             () = tokio::time::sleep(pause) => true,
             // The trial has just ended. Little time is left, so the next attempt is made at once.
-            changed = ended.changed(), if !over => changed.is_ok(),
-            () = self.wait_until_passed(), if over => false,
+            changed = ended.changed(), if !trial_ended => changed.is_ok(),
+            () = self.wait_until_passed(), if trial_ended => false,
         }
     }
 
     /// Waits until delivery must end. The time starts with the first call after the trial's end.
     pub(super) async fn wait_until_passed(&self) {
         let at = *self.passes_at.get_or_init(|| Instant::now() + self.flush);
-        let mut give_up = self.give_up.clone();
-        let abandoned = async {
-            if give_up.wait_for(|give_up| *give_up).await.is_err() {
+        let mut abort = self.abort.clone();
+        let aborted = async {
+            if abort.wait_for(|abort| *abort).await.is_err() {
                 // No sender is left.
                 std::future::pending::<()>().await;
             }
@@ -68,11 +68,11 @@ impl Deadline {
             tokio::time::sleep_until(at).await;
             while self.has_reports_only_in_memory() && Instant::now() < at + FINAL_DELIVERY_TIMEOUT
             {
-                tokio::time::sleep(BACKOFF_AT_END).await;
+                tokio::time::sleep(FINAL_BACKOFF).await;
             }
         };
         tokio::select! {
-            () = abandoned => {}
+            () = aborted => {}
             () = over => {}
         }
     }

@@ -17,7 +17,7 @@ pub(super) async fn deliver_earlier_attempt(
     mut files: LaneFiles,
 ) -> u64 {
     let lane = files.lane();
-    let facts = lane == Lane::Facts && batches.dialect() == Dialect::Native;
+    let can_resend_facts = lane == Lane::Facts && batches.dialect() == Dialect::Native;
     let mut confirmed = false;
     loop {
         let after = files.acked();
@@ -32,12 +32,13 @@ pub(super) async fn deliver_earlier_attempt(
             }
         };
         // No report is left, but the manager may have lost reports that it had acknowledged.
-        if records.is_empty() && (confirmed || !facts || !files.has_segments()) {
+        if records.is_empty() && (confirmed || !can_resend_facts || !files.has_segments()) {
             drop(run_blocking(files, LaneFiles::remove_segments).await);
             return 0;
         }
         let (acknowledged, forgotten) = (files.acked(), files.forgotten());
-        let cursor = if facts { Cursor { acknowledged, forgotten } } else { Cursor::default() };
+        let cursor =
+            if can_resend_facts { Cursor { acknowledged, forgotten } } else { Cursor::default() };
         let outcome = batches.deliver(Batch { attempt, lane, records, cursor }, None).await;
         if matches!(outcome, BatchOutcome::OutOfTime) {
             return count_undelivered(files).await;
@@ -79,7 +80,7 @@ fn save_outcome(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()>
     match outcome {
         BatchOutcome::StoredThrough(through) => files.ack(*through),
         BatchOutcome::Refused(seq) => {
-            files.give_up(*seq);
+            files.forget_refused(*seq);
             files.ack(*seq);
         }
         BatchOutcome::ResendAfter(stored) => {

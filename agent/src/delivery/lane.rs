@@ -12,7 +12,7 @@ use super::deadline::Deadline;
 use super::earlier_attempts::deliver_earlier_attempt;
 use super::long_poll::{LongPoll, LongPollOutcome};
 use super::manager_session::ManagerSession;
-use super::{BACKOFF_AT_END, Error, MAX_FACTS_BATCH_BYTES};
+use super::{Error, FINAL_BACKOFF, MAX_FACTS_BATCH_BYTES};
 use crate::spool::{Cursor, Dialect, Record, Spool};
 
 /// The maximum JSON in a batch of logs and samples, in bytes.
@@ -97,13 +97,13 @@ impl<'a> LaneDelivery<'a> {
 
     async fn next_step(&mut self, last_sent: Instant) -> LaneStep {
         let lane = self.lane;
-        let over = *self.ended.borrow_and_update();
-        if over && self.spool.pending_in(lane) == 0 {
+        let trial_ended = *self.ended.borrow_and_update();
+        if trial_ended && self.spool.pending_in(lane) == 0 {
             return LaneStep::Done;
         }
-        let beats = lane == Lane::Facts && self.session.dialect() == Dialect::Native;
+        let sends_heartbeats = lane == Lane::Facts && self.session.dialect() == Dialect::Native;
         let heartbeat = last_sent + self.session.heartbeat();
-        if beats
+        if sends_heartbeats
             && self.long_poll.can_open()
             && let Some(outcome) = self.long_poll.run(heartbeat).await
         {
@@ -116,25 +116,25 @@ impl<'a> LaneDelivery<'a> {
         let records = tokio::select! {
             biased;
             () = self.spool.wait_until_readable(lane) => {
-                if lane == Lane::Bulk && !over {
+                if lane == Lane::Bulk && !trial_ended {
                     wait_for_more_reports(&mut self.ended).await;
                 }
                 self.spool.peek(lane, max_bytes).await
             }
-            () = sleep_until(heartbeat), if beats => Vec::new(),
+            () = sleep_until(heartbeat), if sends_heartbeats => Vec::new(),
             // The connection is available again.
-            () = self.long_poll.wait_until_interrupted_is(false), if beats && self.long_poll.is_interrupted() => {
+            () = self.long_poll.wait_until_interrupted_is(false), if sends_heartbeats && self.long_poll.is_interrupted() => {
                 return LaneStep::DecideAgain;
             }
-            changed = self.ended.changed(), if !over => {
+            changed = self.ended.changed(), if !trial_ended => {
                 // Without a sender, the trial's end would never be noticed.
                 return if changed.is_ok() { LaneStep::DecideAgain } else { LaneStep::Done };
             }
-            () = self.deadline.wait_until_passed(), if over => return LaneStep::Done,
+            () = self.deadline.wait_until_passed(), if trial_ended => return LaneStep::Done,
         };
         if records.is_empty() && self.spool.pending_in(lane) > 0 {
             // The disk could not return its records.
-            return if self.deadline.pause(BACKOFF_AT_END).await {
+            return if self.deadline.pause(FINAL_BACKOFF).await {
                 LaneStep::DecideAgain
             } else {
                 LaneStep::Done
@@ -162,7 +162,7 @@ impl<'a> LaneDelivery<'a> {
             BatchOutcome::StoredThrough(through) => self.spool.ack(lane, through),
             BatchOutcome::Refused(seq) => {
                 if lane == Lane::Facts {
-                    self.spool.give_up(seq);
+                    self.spool.forget_refused(seq);
                 }
                 self.spool.ack(lane, seq);
             }
@@ -181,16 +181,16 @@ impl<'a> LaneDelivery<'a> {
         let mut offer = self.session.subscribe_offer();
         let mut earlier_facts_delivered = self.earlier_facts_delivered.subscribe();
         let mut ended = self.deadline.subscribe_trial_end();
-        let taken = async {
+        let accepted = async {
             if earlier_facts_delivered.wait_for(|done| *done).await.is_err() {
                 return false;
             }
             loop {
-                let takes = offer
+                let accepts_bulk = offer
                     .borrow_and_update()
                     .as_ref()
                     .map(|offer| offer.capabilities.contains(capability::BULK));
-                match takes {
+                match accepts_bulk {
                     Some(true) => return true,
                     Some(false) => self.session.warn_of_missing_capability(capability::BULK),
                     None => {}
@@ -198,12 +198,12 @@ impl<'a> LaneDelivery<'a> {
                 tokio::select! {
                     changed = offer.changed() => if changed.is_err() { return false },
                     // A closed channel counts as the trial's end.
-                    _ = ended.wait_for(|ended| *ended), if takes.is_some() => return false,
+                    _ = ended.wait_for(|ended| *ended), if accepts_bulk.is_some() => return false,
                 }
             }
         };
         tokio::select! {
-            taken = taken => taken,
+            accepted = accepted => accepted,
             () = self.deadline.wait_until_passed_after_end() => false,
         }
     }

@@ -98,7 +98,7 @@ impl LongPoll {
     /// the request could not be opened.
     pub(super) async fn run(&self, heartbeat: Instant) -> Option<LongPollOutcome> {
         let attempt = self.spool.attempt();
-        let (fill, answer) = self.session.open_request(attempt, MAX_OPEN_TIME).ok()?;
+        let (body_sender, answer) = self.session.open_request(attempt, MAX_OPEN_TIME).ok()?;
         let _permit = FlagGuard::new(&self.open);
         tokio::pin!(answer);
         let mut ended = self.deadline.subscribe_trial_end();
@@ -117,7 +117,7 @@ impl LongPoll {
             _ = ended.changed() => Vec::new(),
         };
         let batch = Batch { attempt, lane, records, cursor: self.spool.cursor() };
-        let obeyed = self.session.fill_request(fill, &batch);
+        let obeyed = self.session.fill_request(body_sender, &batch);
         let records = batch.records;
         let answer = tokio::select! {
             answer = &mut answer => answer,

@@ -28,7 +28,7 @@ pub(super) struct ManagerSession {
     address: ManagerAddress,
     /// The base URL before the trial started.
     first_base: Option<String>,
-    max_silence: Duration,
+    heartbeat_interval: Duration,
     counts: Arc<DeliveryCounts>,
     directives: mpsc::Sender<Directive>,
     /// The manager's offer, once it has answered.
@@ -83,7 +83,7 @@ impl ManagerSession {
             sender: settings.sender.clone(),
             address: settings.manager.clone(),
             first_base: credentials.base().cloned(),
-            max_silence: settings.heartbeat,
+            heartbeat_interval: settings.heartbeat,
             counts: Arc::clone(&settings.counts),
             directives,
             offer: watch::Sender::default(),
@@ -102,7 +102,7 @@ impl ManagerSession {
 
     /// Returns the maximum time between two messages to the manager.
     pub(super) fn heartbeat(&self) -> Duration {
-        self.lock().heartbeat.unwrap_or(self.max_silence)
+        self.lock().heartbeat.unwrap_or(self.heartbeat_interval)
     }
 
     /// Returns whether the manager has offered the capability.
@@ -222,19 +222,19 @@ impl ManagerSession {
         longest: Duration,
     ) -> Result<(BodySender, impl Future<Output = Result<ReportAck, Error>> + use<>), Error> {
         let RequestContext { client, base, token, .. } = self.request_context()?;
-        let (fill, body) = native::deferred_body();
+        let (body_sender, body) = native::deferred_body();
         let attempt = attempt.clone();
         let answer = async move {
             native::post_deferred(&client, &base, token.as_deref(), &attempt, body, longest).await
         };
-        Ok((fill, answer))
+        Ok((body_sender, answer))
     }
 
     /// Sends the body of an open request. Returns the directives that it reports as obeyed.
-    pub(super) fn fill_request(&self, fill: BodySender, batch: &Batch<'_>) -> Vec<u64> {
+    pub(super) fn fill_request(&self, body_sender: BodySender, batch: &Batch<'_>) -> Vec<u64> {
         let obeyed = self.lock().obeyed.clone();
         // The receiver is dropped if the request has ended. The answer then reports it.
-        drop(fill.send(self.body(batch.attempt, batch, &obeyed)));
+        drop(body_sender.send(self.body(batch.attempt, batch, &obeyed)));
         obeyed
     }
 
@@ -282,7 +282,7 @@ impl ManagerSession {
         }
         state.heartbeat = ack
             .lease_ms
-            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.max_silence));
+            .map(|lease| Duration::from_millis((lease / 3).max(100)).min(self.heartbeat_interval));
         if let Some(token) = &ack.token {
             let proved = state.local.is_some()
                 || state.last_base.as_ref().is_some_and(|base| is_encrypted(base));

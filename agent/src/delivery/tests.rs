@@ -306,7 +306,7 @@ fn settings(manager: ManagerAddress) -> Settings {
         sender: sender(),
         heartbeat: Duration::from_hours(1),
         flush: TEST_TIMEOUT,
-        give_up: watch::channel(false).1,
+        abort: watch::channel(false).1,
         counts: Arc::default(),
     }
 }

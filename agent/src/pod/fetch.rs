@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::delivery::dialect::pod::PodSetupClient;
 use crate::delivery::dialect::{self, RetryDecision};
-use crate::delivery::{ManagerAddress, RETRY_PAUSES, read_token};
+use crate::delivery::{FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE, ManagerAddress, read_token};
 use crate::http::client;
 use crate::pod::code_base;
 use crate::pod::unpack::{self, open_compressed, remove_unchanged, unpack};
@@ -125,7 +125,7 @@ impl ManagerClient {
         what: &'static str,
         request: impl AsyncFn(PodSetupClient) -> Result<T, dialect::Error>,
     ) -> Result<T, Error> {
-        let mut backoff = JitteredBackoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut backoff = JitteredBackoff::new(FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE);
         let given_up = |source| {
             let (tried, source) = (self.elapsed(), Box::new(source));
             Error::Manager { what, tried, source }
@@ -175,7 +175,7 @@ impl ManagerClient {
         std::fs::create_dir_all(into).map_err(failed)?;
         // The file has no name, so it disappears with the agent. It is on the disk that must hold the code anyway.
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
-        let mut backoff = JitteredBackoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let mut backoff = JitteredBackoff::new(FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE);
         loop {
             let arrived = self.retry_request("fetch the code", async |client| {
                 save_archive(client, &archive).await

@@ -12,8 +12,8 @@ use crate::delivery::{self, Credentials, DeliveryCounts, FINAL_DELIVERY_TIMEOUT}
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
-/// The time for delivery after the agent received SIGTERM: the sender of SIGTERM sends SIGKILL after a while.
-const HURRIED_FLUSH: Duration = Duration::from_secs(5);
+/// The time for delivery after the agent received a stop signal: its sender sends SIGKILL after a while.
+const FLUSH_AFTER_SIGNAL: Duration = Duration::from_secs(5);
 
 /// The time for delivery to notice its deadline.
 const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub(super) struct Delivery {
 /// The handles that end the delivery.
 pub(super) struct DeliveryShutdown {
     ended: watch::Sender<bool>,
-    give_up: watch::Sender<bool>,
+    abort: watch::Sender<bool>,
     task: Option<JoinHandle<delivery::Outcome>>,
 }
 
@@ -38,7 +38,7 @@ impl Delivery {
     pub(super) fn start(settings: &Settings, credentials: Credentials, spool: &Spool) -> Self {
         let (directives_sender, directives) = mpsc::channel(16);
         let (ended, watch_end) = watch::channel(false);
-        let (give_up, watch_give_up) = watch::channel(false);
+        let (abort, watch_abort) = watch::channel(false);
         let counts = settings.manager.is_some().then(Arc::<DeliveryCounts>::default);
         let task = settings.manager.clone().map(|manager| {
             let settings = delivery::Settings {
@@ -49,13 +49,13 @@ impl Delivery {
                 sender: settings.sender.clone(),
                 heartbeat: settings.heartbeat,
                 flush: settings.flush,
-                give_up: watch_give_up,
+                abort: watch_abort,
                 counts: counts.clone().unwrap_or_default(),
             };
             // A task of its own, so that a panic in it does not end the agent. `finish` joins it.
             tokio::spawn(delivery::run(settings, spool.clone(), directives_sender, watch_end))
         });
-        Self { directives, counts, shutdown: DeliveryShutdown { ended, give_up, task } }
+        Self { directives, counts, shutdown: DeliveryShutdown { ended, abort, task } }
     }
 }
 
@@ -65,26 +65,26 @@ impl DeliveryShutdown {
         self.ended.subscribe()
     }
 
-    /// Ends the delivery, and waits until it is complete or out of time. `hurry` completes when the agent itself
-    /// receives SIGTERM; only [`HURRIED_FLUSH`] is left then.
+    /// Ends the delivery, and waits until it is complete or out of time. `stop_signal` completes when the agent itself
+    /// receives a stop signal; only [`FLUSH_AFTER_SIGNAL`] is left then.
     pub(super) async fn finish(
         self,
         spool: &Spool,
         flush: Duration,
-        hurry: impl Future<Output = ()>,
+        stop_signal: impl Future<Output = ()>,
     ) -> Option<delivery::Outcome> {
         let mut task = self.task?;
         self.ended.send(true).ok();
-        let hurried = async {
-            hurry.await;
-            sleep(HURRIED_FLUSH).await;
+        let shortened_flush = async {
+            stop_signal.await;
+            sleep(FLUSH_AFTER_SIGNAL).await;
         };
         // Delivery watches its own deadline; this timeout is a safeguard.
         let longest = flush.saturating_add(FINAL_DELIVERY_TIMEOUT).saturating_add(SHUTDOWN_SLACK);
         let done = tokio::select! {
             done = timeout(longest, &mut task) => done,
-            () = hurried => {
-                self.give_up.send(true).ok();
+            () = shortened_flush => {
+                self.abort.send(true).ok();
                 timeout(SHUTDOWN_SLACK, task).await
             }
         };

@@ -41,7 +41,7 @@ impl RunFinisher {
     /// Concludes the run, writes and delivers its results, and returns the exit code.
     pub(super) async fn finish(self, ended: EndedRun) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, forwarders, shutdown } = self;
-        let EndedRun { observed, recorder, mut signals, stop_signalled } = ended;
+        let EndedRun { observed, recorder, mut signals, mut stop_signalled } = ended;
         let verdict = conclude(&observed);
         let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
@@ -52,14 +52,13 @@ impl RunFinisher {
             recorder.note("output-shed", message);
         }
         recorder.report(ReportBody::Ended(Box::new(verdict.clone())));
-        let mut hurried = stop_signalled;
-        let hurry = async {
+        let stop_signal = async {
             if !stop_signalled {
                 signals.wait_for_stop_signal().await;
-                hurried = true;
+                stop_signalled = true;
             }
         };
-        let delivered = shutdown.finish(&spool, settings.flush, hurry);
+        let delivered = shutdown.finish(&spool, settings.flush, stop_signal);
         let (outcome, kept) = tokio::join!(delivered, capture.finish(DISK_WAIT));
         let safe = spool.close(DISK_WAIT).await;
         match (kept.error, kept.shed_bytes) {
@@ -69,7 +68,7 @@ impl RunFinisher {
                 tracing::warn!("{error}; {shed} bytes of output are not in the files");
             }
         }
-        wait_for_readers(&forwarders, &mut signals, hurried).await;
+        wait_for_readers(&forwarders, &mut signals, stop_signalled).await;
         let left = outcome
             .map(|outcome| summary::Undelivered { outcome, spool: spool_dir.filter(|_| safe) });
         summary::log_summary(
@@ -85,9 +84,13 @@ impl RunFinisher {
 
 /// Waits until the reader of the trial's output has read all of it, as it could without the agent. The wait is limited,
 /// and shorter if a stop is requested.
-async fn wait_for_readers(forwarders: &[StreamForwarder], signals: &mut Signals, hurried: bool) {
-    let hurry = async {
-        if !hurried {
+async fn wait_for_readers(
+    forwarders: &[StreamForwarder],
+    signals: &mut Signals,
+    stop_signalled: bool,
+) {
+    let stop = async {
+        if !stop_signalled {
             signals.wait_for_stop_signal().await;
         }
         sleep(STOPPED_READER_WAIT).await;
@@ -95,7 +98,7 @@ async fn wait_for_readers(forwarders: &[StreamForwarder], signals: &mut Signals,
     tokio::select! {
         biased;
         () = wait_until_forwarded(forwarders) => return,
-        () = hurry => {}
+        () = stop => {}
         () = sleep(READER_WAIT) => {}
     }
     let pending: usize = forwarders.iter().map(StreamForwarder::pending_bytes).sum();

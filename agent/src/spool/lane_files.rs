@@ -256,8 +256,8 @@ impl LaneFiles {
         self.forgotten
     }
 
-    /// Gives up a report that will never be delivered.
-    pub fn give_up(&mut self, seq: u64) {
+    /// Forgets a report that the manager permanently refuses.
+    pub fn forget_refused(&mut self, seq: u64) {
         self.forgotten = self.forgotten.max(Some(seq));
     }
 

@@ -16,8 +16,8 @@ struct DeferredBody(Option<oneshot::Receiver<Vec<u8>>>);
 
 /// Returns a body that is sent when its sender is used.
 pub fn deferred_body() -> (BodySender, reqwest::Body) {
-    let (fill, body) = oneshot::channel();
-    (fill, reqwest::Body::wrap(DeferredBody(Some(body))))
+    let (body_sender, body) = oneshot::channel();
+    (body_sender, reqwest::Body::wrap(DeferredBody(Some(body))))
 }
 
 impl Body for DeferredBody {
