@@ -28,7 +28,7 @@ use crate::output::file_tail::FileSpec;
 use crate::output::metric_file::MetricFiles;
 use crate::output::{PumpEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};
-use crate::spool::Claim;
+use crate::spool::SpoolLock;
 use crate::supervise::recorder::MetricSummary;
 use crate::supervise::{Ending, trial_exit};
 use crate::trial::reap::Reaper;
@@ -92,9 +92,12 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let settings = &prepared.settings;
     // Before the trial starts, because another process may already run this attempt.
     let spool_dir = spool_dir(&prepared);
-    let claim = (settings.identity != Identity::None)
-        .then(|| Claim::acquire(spool_dir.as_deref(), &settings.attempt));
-    if claim.as_ref().is_some_and(|claim| claim.is_held_by_another(&settings.attempt)) {
+    let spool_lock = (settings.identity != Identity::None)
+        .then(|| SpoolLock::acquire(spool_dir.as_deref(), &settings.attempt));
+    if spool_lock
+        .as_ref()
+        .is_some_and(|spool_lock| spool_lock.is_held_by_another(&settings.attempt))
+    {
         tracing::error!("attempt {} is already running; not started twice", settings.attempt);
         return ExitCode::from(AGENT_FAULT);
     }
@@ -104,7 +107,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
     }
     let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
-    let run = StartedRun::start(prepared, claim, runtime);
+    let run = StartedRun::start(prepared, spool_lock, runtime);
     // The trial runs from here on.
 
     let code = run.watch(blocked_signals, clock);
@@ -131,7 +134,7 @@ fn spool_dir(prepared: &PreparedRun) -> Option<PathBuf> {
 /// A started trial, and the parts that are ready to watch it.
 struct StartedRun {
     prepared: PreparedRun,
-    claim: Option<Claim>,
+    spool_lock: Option<SpoolLock>,
     launched: LaunchResult,
     tails: [SharedTail; 2],
     observer: Observer,
@@ -147,7 +150,11 @@ struct StartedRun {
 
 impl StartedRun {
     /// Starts the trial.
-    fn start(mut prepared: PreparedRun, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
+    fn start(
+        mut prepared: PreparedRun,
+        spool_lock: Option<SpoolLock>,
+        runtime: LazyRuntime,
+    ) -> Self {
         // The trial's environment contains the address of the SDK's channel, so the channel is bound first.
         let mut channel = SdkChannel::none();
         if prepared.settings.sdk_channel {
@@ -175,14 +182,14 @@ impl StartedRun {
         let context = HandOverContext {
             dir: prepared.dir.as_deref(),
             termination_log: termination_log.as_deref(),
-            claim: claim.as_ref(),
+            spool_lock: spool_lock.as_ref(),
         };
         let start_failure = prepared.start_failure.take();
         let launched = launch(settings, &prepared.command, start_failure, &context, &reaper);
         let capture = create_capture(&prepared, &metric_files, termination_log);
         Self {
             prepared,
-            claim,
+            spool_lock,
             launched,
             tails,
             observer,

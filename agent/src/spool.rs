@@ -57,7 +57,7 @@ pub mod record;
 mod tests;
 
 pub use lane_files::LaneFiles;
-pub use lock::Claim;
+pub use lock::SpoolLock;
 use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, first_records};
 pub use record::Record;
 
@@ -128,7 +128,7 @@ pub enum Retention {
     /// The report is kept.
     Always,
     /// The report is kept and soon synced to the disk: the last report of an attempt.
-    AtOnce,
+    SyncSoon,
 }
 
 /// The position of a lane in the delivery to its manager.
@@ -190,25 +190,22 @@ pub struct OpenedSpool {
     pub spool: Spool,
     /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// `true` if another process runs the same attempt. A second run would run the trial twice.
-    pub attempt_in_use: bool,
 }
 
 impl Spool {
     /// Opens the spool. Never fails: if the directory cannot be used, reports are kept in memory, and a warning gives
     /// the reason.
     pub fn open(options: Options) -> OpenedSpool {
-        let claim = Claim::acquire(options.dir.as_deref(), &options.attempt);
-        Self::open_claimed(options, claim)
+        let lock = SpoolLock::acquire(options.dir.as_deref(), &options.attempt);
+        Self::open_locked(options, lock)
     }
 
-    /// Opens the spool whose directory was claimed before. Never fails.
-    pub fn open_claimed(options: Options, claim: Claim) -> OpenedSpool {
+    /// Opens the spool whose directory was locked before. Never fails.
+    pub fn open_locked(options: Options, lock: SpoolLock) -> OpenedSpool {
         let mut warnings = Vec::new();
-        let attempt_in_use = claim.is_held_by_another(&options.attempt);
         let mut held = None;
-        if let (Some(dir), Some(claim)) = (&options.dir, claim.0) {
-            match claim {
+        if let (Some(dir), Some(acquired)) = (&options.dir, lock.0) {
+            match acquired {
                 Ok(lock) => held = Some((dir.clone(), Arc::new(lock))),
                 Err(error) => warnings.push(describe_unused_dir(dir, &error)),
             }
@@ -262,7 +259,7 @@ impl Spool {
         let (dir, lock) = held.map_or((None, None), |(dir, lock)| (Some(dir), Some(lock)));
         let attempt = options.attempt;
         let spool = Self { shared, earlier: earlier.into(), dir, attempt, _lock: lock };
-        OpenedSpool { spool, warnings, attempt_in_use }
+        OpenedSpool { spool, warnings }
     }
 
     /// Returns the attempt whose reports are appended.

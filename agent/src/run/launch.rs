@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::cli::ExitCodeMap;
 use crate::run::settings::Settings;
-use crate::spool::Claim;
+use crate::spool::SpoolLock;
 use crate::trial::reap::Reaper;
 use crate::trial::reexec::{self, LiveState, ReexecState};
 use crate::trial::{self, Trial, TrialCommand};
@@ -39,7 +39,7 @@ pub(super) enum StartFailure {
 pub(super) struct HandOverContext<'a> {
     pub(super) dir: Option<&'a Path>,
     pub(super) termination_log: Option<&'a Path>,
-    pub(super) claim: Option<&'a Claim>,
+    pub(super) spool_lock: Option<&'a SpoolLock>,
 }
 
 /// Starts the trial and prepares the hand-over. Must be called on the main thread, see [`trial::start`].
@@ -71,7 +71,7 @@ pub(super) fn launch(
                 ..LiveState::default()
             },
         };
-        reexec::arm(&state, context.claim.and_then(Claim::descriptor));
+        reexec::arm(&state, context.spool_lock.and_then(SpoolLock::descriptor));
     }
     LaunchResult { started, outputs }
 }

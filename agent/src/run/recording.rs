@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::SYNC_INTERVAL;
 use crate::run::settings::{Identity, Settings};
-use crate::spool::{self, Claim, OpenedSpool, Spool};
+use crate::spool::{self, OpenedSpool, Spool, SpoolLock};
 use crate::supervise::recorder::{NniRecorder, Recorder};
 use crate::util::clock::Clock;
 
@@ -16,10 +16,11 @@ use crate::util::clock::Clock;
 pub(super) fn open_spool(
     settings: &Settings,
     dir: Option<PathBuf>,
-    claim: Option<Claim>,
+    spool_lock: Option<SpoolLock>,
     now_ms: i64,
 ) -> Spool {
-    let claim = claim.unwrap_or_else(|| Claim::acquire(dir.as_deref(), &settings.attempt));
+    let spool_lock =
+        spool_lock.unwrap_or_else(|| SpoolLock::acquire(dir.as_deref(), &settings.attempt));
     let options = spool::Options {
         dir,
         attempt: settings.attempt.clone(),
@@ -29,7 +30,7 @@ pub(super) fn open_spool(
         sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_INTERVAL),
         now_ms,
     };
-    let OpenedSpool { spool, warnings, .. } = Spool::open_claimed(options, claim);
+    let OpenedSpool { spool, warnings } = Spool::open_locked(options, spool_lock);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

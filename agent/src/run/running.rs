@@ -63,7 +63,7 @@ impl WatchedRun {
             environment::numeric_variables(std::env::vars_os(), &command.environment);
         let LaunchResult { started, outputs } = run.launched;
         let capture = run.capture;
-        let spool = open_spool(&settings, spool_dir.clone(), run.claim, clock.now_ms());
+        let spool = open_spool(&settings, spool_dir.clone(), run.spool_lock, clock.now_ms());
         let pumps = Pumps::new(&settings, &capture, run.events_sender, &spool, &clock);
         let RunningPumps { open, forwarders, shippers } = pumps.start_all(outputs, run.tails);
 

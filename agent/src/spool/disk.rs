@@ -416,8 +416,8 @@ impl DiskThread {
     }
 
     fn handle_requests(&mut self, requests: Vec<SpoolRequest>) {
-        for order in requests {
-            match order {
+        for request in requests {
+            match request {
                 SpoolRequest::Ack { lane, through } => {
                     let lane = self.files.lane(lane);
                     lane.files.ack(through);

@@ -14,7 +14,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// The number of acknowledged segments of facts that stay in addition to the open one. A manager whose database was
 /// replaced by an older copy requests them again.
-const SPARED_SEGMENTS: usize = 3;
+const RETAINED_SEGMENTS: usize = 3;
 
 /// The files of one lane of one attempt.
 #[derive(Debug)]
@@ -111,9 +111,9 @@ impl LaneFiles {
         Ok(files)
     }
 
-    /// Reads all segments once and summarises them. If `cut` is set, torn ends are cut off, so that a writer can
-    /// continue.
-    pub fn scan(&mut self, cut: bool) -> io::Result<LaneSummary> {
+    /// Reads all segments once and summarises them. If `truncate` is set, torn ends are cut off, so that a writer
+    /// can continue.
+    pub fn scan(&mut self, truncate: bool) -> io::Result<LaneSummary> {
         let mut last = None;
         let mut summary =
             LaneSummary { next_seq: 0, acked: self.acked, last_kept: None, kept: 0, kept_bytes: 0 };
@@ -133,7 +133,7 @@ impl LaneFiles {
                 last = last.max(Some(record.seq));
                 offset += length;
             }
-            if cut && offset < bytes.len() {
+            if truncate && offset < bytes.len() {
                 let file = File::options().write(true).open(&path)?;
                 file.set_len(to_u64(offset))?;
             }
@@ -232,7 +232,7 @@ impl LaneFiles {
                     used += length;
                     offset += to_u64(length);
                 }
-                DecodeResult::Cut => {
+                DecodeResult::Incomplete => {
                     buffer.drain(..used);
                     used = 0;
                     let wanted = to_u64(READ_BYTES);
@@ -308,20 +308,20 @@ impl LaneFiles {
         let new = path.with_extension("ack.new");
         fs::write(&new, format!("{acked}\n"))?;
         fs::rename(&new, &path)?;
-        let spared = match self.lane {
-            Lane::Facts => SPARED_SEGMENTS,
+        let retained = match self.lane {
+            Lane::Facts => RETAINED_SEGMENTS,
             Lane::Bulk => 0,
         };
-        self.delete_acked(open, spared)
+        self.delete_acked(open, retained)
     }
 
-    /// Deletes the acknowledged segments, the oldest first, except the `open` one and the newest `spared`.
-    pub fn delete_acked(&mut self, open: Option<u64>, spared: usize) -> io::Result<()> {
+    /// Deletes the acknowledged segments, the oldest first, except the `open` one and the newest `retained`.
+    pub fn delete_acked(&mut self, open: Option<u64>, retained: usize) -> io::Result<()> {
         let Some(acked) = self.acked else { return Ok(()) };
         let whole = self.segments.windows(2).map(|pair| (pair[0], pair[1]));
         let whole = whole
             .take_while(|(first, next)| *next <= acked.saturating_add(1) && open != Some(*first));
-        let count = whole.count().saturating_sub(spared);
+        let count = whole.count().saturating_sub(retained);
         if count == 0 {
             return Ok(());
         }

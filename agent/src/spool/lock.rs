@@ -36,12 +36,12 @@ pub struct DirLock {
 }
 
 /// The right to use a spool's directory, or the error that prevented it. It is taken before anything starts that must
-/// not run twice. Later, it is passed to [`Spool::open_claimed`](super::Spool::open_claimed).
+/// not run twice. Later, it is passed to [`Spool::open_locked`](super::Spool::open_locked).
 #[derive(Debug)]
-pub struct Claim(pub(super) Option<Result<DirLock, Error>>);
+pub struct SpoolLock(pub(super) Option<Result<DirLock, Error>>);
 
-impl Claim {
-    /// Claims `dir`, if there is one, for `attempt`.
+impl SpoolLock {
+    /// Locks `dir`, if there is one, for `attempt`.
     pub fn acquire(dir: Option<&Path>, attempt: &AttemptId) -> Self {
         Self(dir.map(|dir| DirLock::acquire(dir, attempt)))
     }

@@ -186,7 +186,7 @@ impl QueueState {
             }
             // On the facts lane, an accepted record is never dropped.
             Retention::IfRoom | Retention::Always => ReportClass::Fact,
-            Retention::AtOnce => ReportClass::Terminal,
+            Retention::SyncSoon => ReportClass::Terminal,
         };
         let lane = &mut self.facts;
         let seq = lane.next_seq;

@@ -27,7 +27,7 @@ pub enum DecodeResult {
     /// A record, and its length in bytes.
     Whole(Record, usize),
     /// An incomplete record, or no bytes. The writer may not have finished, or was interrupted.
-    Cut,
+    Incomplete,
     /// Bytes that are no record.
     Damaged,
 }
@@ -51,14 +51,14 @@ pub fn encode(record: &Record, bytes: &mut Vec<u8>) {
 /// Reads the record at the front of `bytes`.
 pub fn decode(bytes: &[u8]) -> DecodeResult {
     let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>() else {
-        return DecodeResult::Cut;
+        return DecodeResult::Incomplete;
     };
     let [l0, l1, l2, l3, c0, c1, c2, c3, seq @ ..] = *header;
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
     if length > MAX_PAYLOAD_BYTES {
         return DecodeResult::Damaged;
     }
-    let Some(payload) = rest.get(..length) else { return DecodeResult::Cut };
+    let Some(payload) = rest.get(..length) else { return DecodeResult::Incomplete };
     if checksum(seq, payload) != u32::from_le_bytes([c0, c1, c2, c3]) {
         return DecodeResult::Damaged;
     }
@@ -100,7 +100,7 @@ mod tests {
             encode(&record, &mut bytes);
             let length = bytes.len();
             prop_assert_eq!(u64::try_from(length).unwrap(), disk_size(&record));
-            prop_assert_eq!(decode(&bytes[..at.index(length)]), DecodeResult::Cut);
+            prop_assert_eq!(decode(&bytes[..at.index(length)]), DecodeResult::Incomplete);
             bytes.extend(after);
             prop_assert_eq!(decode(&bytes), DecodeResult::Whole(record, length));
             bytes[at.index(length)] ^= flip;

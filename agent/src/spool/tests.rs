@@ -216,8 +216,9 @@ async fn a_full_spool_sheds_logs_then_samples_and_never_facts() {
 async fn a_second_process_keeps_its_reports_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
-    let second = Spool::open(options(Some(dir.path())));
-    assert!(second.attempt_in_use, "the same attempt must not run twice");
+    let lock = SpoolLock::acquire(Some(dir.path()), &attempt("a-1"));
+    assert!(lock.is_held_by_another(&attempt("a-1")), "the same attempt must not run twice");
+    let second = Spool::open_locked(options(Some(dir.path())), lock);
     assert_eq!(second.warnings.len(), 1);
     second.spool.append(0, metric(0));
     assert_eq!(drain(&second.spool, Lane::Facts).await.len(), 1);

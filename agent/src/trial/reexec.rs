@@ -72,7 +72,7 @@ struct ReexecPlan {
     words: Vec<CString>,
     outputs: [Option<OpenDescriptor>; 2],
     /// The descriptor of the spool's lock.
-    claim: Option<RawFd>,
+    spool_lock: Option<RawFd>,
 }
 
 /// A descriptor and its inode. After a close, the same number may refer to another file.
@@ -213,8 +213,8 @@ fn format_decimal(number: i32) -> Decimal {
     text
 }
 
-/// Prepares the hand-over: from now on a fault of the agent hands over the trial, and `claim`, the spool's lock.
-pub fn arm(state: &ReexecState, claim: Option<RawFd>) {
+/// Prepares the hand-over: from now on a fault of the agent hands over the trial, and `spool_lock`, the spool's lock.
+pub fn arm(state: &ReexecState, spool_lock: Option<RawFd>) {
     // Without /proc, the name with which the agent was started is used.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
@@ -223,7 +223,7 @@ pub fn arm(state: &ReexecState, claim: Option<RawFd>) {
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
         words: state.words(),
         outputs: state.live.outputs.map(|output| output.and_then(OpenDescriptor::from_number)),
-        claim,
+        spool_lock,
     };
     // Never freed, because a fault may occur at any time.
     let before = REEXEC_PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
@@ -306,7 +306,7 @@ pub fn reexec() {
         let live = plan.live_state();
         let [stdout, stderr] = live.outputs;
         let pipe = live.guard.map(|(_, pipe)| pipe);
-        for fd in [stdout, stderr, pipe, plan.claim].into_iter().flatten() {
+        for fd in [stdout, stderr, pipe, plan.spool_lock].into_iter().flatten() {
             libc::fcntl(fd, libc::F_SETFD, 0);
         }
         let numbers = live.to_numbers().map(format_decimal);

@@ -126,7 +126,7 @@ impl NniRecorder {
                 now_ms,
                 "INFO",
                 &format!("NNI trial keeper exit with code {code}"),
-                Retention::AtOnce,
+                Retention::SyncSoon,
             );
         }
     }
