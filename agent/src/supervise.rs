@@ -242,7 +242,7 @@ impl Supervisor {
         }
         match state.stop_signals {
             1 => Event::StopRequested { grace: self.grace },
-            _ => Event::StopHurried,
+            _ => Event::SecondStopSignal,
         }
     }
 

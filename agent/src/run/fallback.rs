@@ -211,7 +211,7 @@ impl MinimalSupervisor {
                 Some(Signal::SIGTERM) => {
                     events.push(match self.stop {
                         None => Event::StopRequested { grace: self.grace },
-                        Some(_) => Event::StopHurried,
+                        Some(_) => Event::SecondStopSignal,
                     });
                     self.stop.get_or_insert(STOP_BY_TERM);
                 }

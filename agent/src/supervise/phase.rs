@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use trial_protocol::TrialExit;
 
 /// The remaining grace after a second SIGTERM.
-pub const HURRIED_GRACE: Duration = Duration::from_secs(1);
+pub const GRACE_AFTER_SECOND_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The interval at which killed trees are searched again for processes forked meanwhile.
 pub const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
@@ -48,14 +48,14 @@ pub enum Phase {
         kill_at: Instant,
     },
     /// The trial's own process has ended, and the rest of the tree got SIGTERM.
-    Clearing {
+    StoppingLeftovers {
         /// The exit of the process.
         exit: TrialExit,
         /// The time at which the rest gets SIGKILL.
         kill_at: Instant,
     },
     /// The rest of the tree got SIGKILL, and its end is being verified.
-    Verifying {
+    KillingLeftovers {
         /// The exit of the process.
         exit: TrialExit,
         /// The time at which the wait ends.
@@ -74,7 +74,7 @@ pub enum Event {
         grace: Duration,
     },
     /// The agent has received SIGTERM again: the sender wants a faster end.
-    StopHurried,
+    SecondStopSignal,
     /// The trial's own process was reaped.
     Exited {
         /// The exit of the process.
@@ -119,8 +119,10 @@ impl Phase {
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Running | Self::Done(_) => None,
-            Self::Stopping { kill_at } | Self::Clearing { kill_at, .. } => Some(*kill_at),
-            Self::Killing { give_up_at } | Self::Verifying { give_up_at, .. } => Some(*give_up_at),
+            Self::Stopping { kill_at } | Self::StoppingLeftovers { kill_at, .. } => Some(*kill_at),
+            Self::Killing { give_up_at } | Self::KillingLeftovers { give_up_at, .. } => {
+                Some(*give_up_at)
+            }
             Self::Draining { terminate_at, .. } => Some(*terminate_at),
         }
     }
@@ -130,21 +132,25 @@ impl Phase {
         match self {
             Self::Running => "running",
             Self::Stopping { .. } | Self::Killing { .. } => "stopping",
-            Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => "draining",
+            Self::Draining { .. }
+            | Self::StoppingLeftovers { .. }
+            | Self::KillingLeftovers { .. } => "draining",
             Self::Done(_) => "ended",
         }
     }
 
     /// Returns whether SIGKILL was sent, so that the agent must search repeatedly for processes forked meanwhile.
     pub fn is_killing(&self) -> bool {
-        matches!(self, Self::Killing { .. } | Self::Verifying { .. })
+        matches!(self, Self::Killing { .. } | Self::KillingLeftovers { .. })
     }
 
     /// Returns whether the trial's own process was reaped. Its pid may then belong to another process.
     pub fn is_reaped(&self) -> bool {
         match self {
             Self::Running | Self::Stopping { .. } | Self::Killing { .. } => false,
-            Self::Draining { .. } | Self::Clearing { .. } | Self::Verifying { .. } => true,
+            Self::Draining { .. }
+            | Self::StoppingLeftovers { .. }
+            | Self::KillingLeftovers { .. } => true,
             Self::Done(exit) => exit.is_some(),
         }
     }
@@ -156,7 +162,7 @@ impl Phase {
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
         match event {
             Event::StopRequested { grace } => self.on_stop_request(now + grace),
-            Event::StopHurried => self.on_stop_request(now + HURRIED_GRACE),
+            Event::SecondStopSignal => self.on_stop_request(now + GRACE_AFTER_SECOND_SIGNAL),
             Event::Exited { exit, left } => self.on_exit(exit, left, now, drain),
             Event::Checked(left) => self.on_check(left, now + drain),
             Event::DeadlinePassed(left) => self.on_deadline(left, now + KILL_WAIT),
@@ -169,12 +175,12 @@ impl Phase {
             Self::Running => (Self::Stopping { kill_at: latest }, Some(Effect::Stop)),
             Self::Stopping { kill_at } => (Self::Stopping { kill_at: kill_at.min(latest) }, None),
             Self::Draining { exit, kill_at, .. } => {
-                (Self::Clearing { exit, kill_at: kill_at.min(latest) }, Some(Effect::Stop))
+                (Self::StoppingLeftovers { exit, kill_at: kill_at.min(latest) }, Some(Effect::Stop))
             }
-            Self::Clearing { exit, kill_at } => {
-                (Self::Clearing { exit, kill_at: kill_at.min(latest) }, None)
+            Self::StoppingLeftovers { exit, kill_at } => {
+                (Self::StoppingLeftovers { exit, kill_at: kill_at.min(latest) }, None)
             }
-            Self::Killing { .. } | Self::Verifying { .. } | Self::Done(_) => (self, None),
+            Self::Killing { .. } | Self::KillingLeftovers { .. } | Self::Done(_) => (self, None),
         }
     }
 
@@ -194,15 +200,15 @@ impl Phase {
                 (Self::Draining { exit, terminate_at: now + drain / 2, kill_at: now + drain }, None)
             }
             (Self::Running, Remaining { output: false, .. }) => {
-                (Self::Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
+                (Self::StoppingLeftovers { exit, kill_at: now + drain }, Some(Effect::Stop))
             }
             // The tree already got SIGTERM and keeps its grace, unless no process is left.
             (Self::Stopping { kill_at }, _) => {
                 let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
-                (Self::Clearing { exit, kill_at }, None)
+                (Self::StoppingLeftovers { exit, kill_at }, None)
             }
             (Self::Killing { give_up_at }, _) => {
-                (Self::Verifying { exit, give_up_at }, Some(Effect::Kill))
+                (Self::KillingLeftovers { exit, give_up_at }, Some(Effect::Kill))
             }
             // The event is outdated.
             (phase, _) => (phase, None),
@@ -214,16 +220,16 @@ impl Phase {
         match (self, left) {
             (
                 Self::Draining { exit, .. }
-                | Self::Clearing { exit, .. }
-                | Self::Verifying { exit, .. },
+                | Self::StoppingLeftovers { exit, .. }
+                | Self::KillingLeftovers { exit, .. },
                 Remaining::NOTHING,
             ) => (Self::Done(Some(exit)), None),
             // The leftover processes have closed the output, so no more output is possible.
             (Self::Draining { exit, kill_at, .. }, Remaining { output: false, .. }) => {
-                (Self::Clearing { exit, kill_at }, Some(Effect::Stop))
+                (Self::StoppingLeftovers { exit, kill_at }, Some(Effect::Stop))
             }
-            (Self::Clearing { exit, kill_at }, Remaining { processes: false, .. }) => {
-                (Self::Clearing { exit, kill_at: kill_at.min(drained) }, None)
+            (Self::StoppingLeftovers { exit, kill_at }, Remaining { processes: false, .. }) => {
+                (Self::StoppingLeftovers { exit, kill_at: kill_at.min(drained) }, None)
             }
             (phase, _) => (phase, None),
         }
@@ -235,13 +241,13 @@ impl Phase {
             Self::Stopping { .. } => (Self::Killing { give_up_at }, Some(Effect::Kill)),
             Self::Killing { .. } => (Self::Done(None), None),
             Self::Draining { exit, kill_at, .. } => {
-                (Self::Clearing { exit, kill_at }, Some(Effect::Stop))
+                (Self::StoppingLeftovers { exit, kill_at }, Some(Effect::Stop))
             }
-            Self::Clearing { exit, .. } if left.processes => {
-                (Self::Verifying { exit, give_up_at }, Some(Effect::Kill))
+            Self::StoppingLeftovers { exit, .. } if left.processes => {
+                (Self::KillingLeftovers { exit, give_up_at }, Some(Effect::Kill))
             }
             // A process outside the tree holds the output open. The agent must not end it and need not wait for it.
-            Self::Clearing { exit, .. } | Self::Verifying { exit, .. } => {
+            Self::StoppingLeftovers { exit, .. } | Self::KillingLeftovers { exit, .. } => {
                 (Self::Done(Some(exit)), None)
             }
             Self::Running | Self::Done(_) => (self, None),

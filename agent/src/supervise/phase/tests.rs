@@ -7,8 +7,8 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 
 #[test]
 fn step_follows_the_table() {
-    use Event::{Checked, DeadlinePassed, Exited, StopHurried, StopRequested};
-    use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
+    use Event::{Checked, DeadlinePassed, Exited, SecondStopSignal, StopRequested};
+    use Phase::{Done, Draining, Killing, KillingLeftovers, Running, Stopping, StoppingLeftovers};
 
     let t = Instant::now();
     let later = |seconds| t + Duration::from_secs(seconds);
@@ -24,8 +24,8 @@ fn step_follows_the_table() {
     let stopping = |seconds| Stopping { kill_at: later(seconds) };
     let killing = Killing { give_up_at: t + KILL_WAIT };
     let draining = Draining { exit, terminate_at: later(1), kill_at: later(2) };
-    let clearing = |seconds| Clearing { exit, kill_at: later(seconds) };
-    let verifying = Verifying { exit, give_up_at: t + KILL_WAIT };
+    let clearing = |seconds| StoppingLeftovers { exit, kill_at: later(seconds) };
+    let verifying = KillingLeftovers { exit, give_up_at: t + KILL_WAIT };
     let done = Done(Some(exit));
 
     #[rustfmt::skip]
@@ -35,7 +35,7 @@ fn step_follows_the_table() {
         ("a second stop request changes nothing",   stopping(20), stop,                          stopping(20), None),
         ("a shorter grace counts",                  stopping(20), StopRequested { grace: DRAIN }, stopping(2), None),
         ("a longer one does not",                   stopping(2),  stop,                          stopping(2),  None),
-        ("a second TERM shortens the grace",        stopping(20), StopHurried,                       stopping(1),  None),
+        ("a second TERM shortens the grace",        stopping(20), SecondStopSignal,                       stopping(1),  None),
         ("grace ends in a kill",                    stopping(20), late,                          killing.clone(), kill),
         ("a process that survives is abandoned",    killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
@@ -52,11 +52,11 @@ fn step_follows_the_table() {
         ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             clearing(2),  term),
         ("or at half time",                         draining.clone(), late,                      clearing(2),  term),
         ("or at a stop",                            draining.clone(), stop,                      clearing(2),  term),
-        ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  term),
+        ("a TERM in the drain hurries",             draining.clone(), SecondStopSignal,                   clearing(1),  term),
         ("clearing ends when nothing is left",      clearing(20), Checked(nothing),              done.clone(), None),
         ("with the tree gone only output counts",   clearing(20), Checked(output),               clearing(2),  None),
         ("with the tree alive the grace continues", clearing(20), Checked(tree),                 clearing(20), None),
-        ("a second TERM hurries it too",            clearing(20), StopHurried,                       clearing(1),  None),
+        ("a second TERM hurries it too",            clearing(20), SecondStopSignal,                       clearing(1),  None),
         ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
         ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
         ("output held outside the tree is ignored", clearing(20), DeadlinePassed(output),        done.clone(), None),
@@ -80,8 +80,8 @@ fn every_waiting_phase_has_a_deadline() {
         Phase::Stopping { kill_at: t },
         Phase::Killing { give_up_at: t },
         Phase::Draining { exit, terminate_at: t, kill_at: t + DRAIN },
-        Phase::Clearing { exit, kill_at: t },
-        Phase::Verifying { exit, give_up_at: t },
+        Phase::StoppingLeftovers { exit, kill_at: t },
+        Phase::KillingLeftovers { exit, give_up_at: t },
     ] {
         assert_eq!(phase.deadline(), Some(t), "{phase:?}");
     }
