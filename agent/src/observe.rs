@@ -15,7 +15,7 @@ use trial_protocol::{CgroupSample, GpuSample, LogChunk, ProcessSample, Sample, S
 
 use crate::observe::detect::{Alarm, DetectSpec, DetectorInput, Detectors};
 use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
-use crate::observe::sample::gpu::{GpuAllotment, GpuTableEvent};
+use crate::observe::sample::gpu::{GpuTableEvent, VisibleGpus};
 use crate::observe::sample::process::ProcessReader;
 use crate::output::log_lines::{Secrets, last_lines};
 use crate::output::{PumpEvent, SharedTail};
@@ -39,7 +39,7 @@ pub struct Spec {
     /// The program that reads NVIDIA's GPUs. `None`: no such program is used.
     pub gpu_program: Option<PathBuf>,
     /// The GPUs of the trial.
-    pub own_gpus: GpuAllotment,
+    pub own_gpus: VisibleGpus,
     /// The limits for the detectors.
     pub detect: DetectSpec,
     /// The secrets to mask in excerpts of the trial's output.
@@ -194,9 +194,9 @@ impl Observer {
         let printed_bytes = total_bytes(&self.stdout) + total_bytes(&self.stderr);
         let mut alarms = Vec::new();
         if std::mem::replace(&mut self.printed_bytes, printed_bytes) != printed_bytes {
-            alarms.extend(self.detectors.step(DetectorInput::Output, now));
+            alarms.extend(self.detectors.observe(DetectorInput::Output, now));
         }
-        alarms.extend(self.detectors.step(DetectorInput::Sample(&sample), now));
+        alarms.extend(self.detectors.observe(DetectorInput::Sample(&sample), now));
         observer_events.extend(alarms.into_iter().map(ObserverEvent::Alarm));
         self.last = Some(sample.clone());
         sample
@@ -209,7 +209,7 @@ impl Observer {
 
     /// Records that the trial has completed a step.
     pub fn record_step(&mut self) -> Vec<ObserverEvent> {
-        let alarms = self.detectors.step(DetectorInput::Metric, self.started.elapsed());
+        let alarms = self.detectors.observe(DetectorInput::Metric, self.started.elapsed());
         alarms.into_iter().map(ObserverEvent::Alarm).collect()
     }
 
@@ -219,9 +219,9 @@ impl Observer {
         to_lost_events(events)
     }
 
-    /// Processes a reading of the cards.
-    pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<ObserverEvent> {
-        let events = self.amd_gpus.add_reading(cards, self.started.elapsed());
+    /// Processes a reading of AMD GPUs.
+    pub fn record_amd_gpus(&mut self, gpus: Vec<GpuSample>) -> Vec<ObserverEvent> {
+        let events = self.amd_gpus.add_reading(gpus, self.started.elapsed());
         to_lost_events(events)
     }
 
@@ -267,8 +267,8 @@ impl Observer {
 
     /// Returns the observations while the trial runs.
     pub fn observations_so_far(&self) -> Observations {
-        let memory_held_bytes = self.cgroup.as_ref().and_then(CgroupReader::memory_held);
-        Observations { memory_held_bytes, ..self.observations() }
+        let working_set_bytes = self.cgroup.as_ref().and_then(CgroupReader::working_set);
+        Observations { working_set_bytes, ..self.observations() }
     }
 }
 

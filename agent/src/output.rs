@@ -71,7 +71,7 @@ pub enum PumpEvent {
     Closed(Stream),
     /// A line of the GPU probe.
     GpuRow(String),
-    /// A reading of the cards that are read from kernel files.
+    /// A reading of the GPUs that are read from kernel files.
     AmdReading(Vec<GpuSample>),
     /// The metric files were read to their ends, for the last time.
     MetricFilesRead,

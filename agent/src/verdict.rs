@@ -54,7 +54,7 @@ pub struct Observations {
     /// The control group after the end.
     pub cgroup_after: Option<CgroupSample>,
     /// The memory of the control group that the kernel cannot simply drop, in bytes. Read only while the trial runs.
-    pub memory_held_bytes: Option<u64>,
+    pub working_set_bytes: Option<u64>,
     /// Highest memory use of the process tree in any sample, in bytes.
     pub process_peak_bytes: Option<u64>,
     /// The last reading of each GPU.

@@ -134,7 +134,7 @@ fn render_text(reading: &GpuReading) -> String {
     };
     let mut text = format!(
         "{:<3}  {:<28}  {:>4}  {:>19}  {:>13}  {:>5}  {:>8}\n",
-        "GPU", "name", "use", "memory", "power", "heat", "clock"
+        "GPU", "name", "use", "memory", "power", "temp", "clock"
     );
     for gpu in gpus {
         let name = gpu.name.as_deref().unwrap_or("-");
@@ -151,11 +151,11 @@ fn render_text(reading: &GpuReading) -> String {
         let memory = of(mib(gpu.memory_used_bytes), mib(gpu.memory_total_bytes), "MiB");
         let power = of(whole(gpu.power_watts), whole(gpu.power_limit_watts), "W");
         let usage = with(whole(gpu.utilization_percent), "%");
-        let heat = with(whole(gpu.temperature_celsius), "C");
+        let temperature = with(whole(gpu.temperature_celsius), "C");
         let clock = with(gpu.sm_clock_mhz.map(|clock| clock.to_string()), " MHz");
         writeln!(
             text,
-            "{:<3}  {name:<28.28}  {usage:>4}  {memory:>19}  {power:>13}  {heat:>5}  {clock:>8}",
+            "{:<3}  {name:<28.28}  {usage:>4}  {memory:>19}  {power:>13}  {temperature:>5}  {clock:>8}",
             gpu.index
         )
         .expect("a String takes everything");
@@ -206,7 +206,7 @@ mod tests {
         let bare = GpuSample { index: 1, ..GpuSample::default() };
         let reading = GpuReading::Gpus(vec![gpu(), bare]);
         let expected = "\
-GPU  name                           use               memory          power   heat     clock
+GPU  name                           use               memory          power   temp     clock
 0    NVIDIA H200                    37%     1024 / 81559 MiB    310 / 700 W    41C  1980 MHz
 1    -                                -                    -              -      -         -
 ";

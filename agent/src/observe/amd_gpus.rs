@@ -10,14 +10,14 @@ use tokio::sync::mpsc;
 use trial_protocol::GpuSample;
 
 use crate::observe::sample::amd;
-use crate::observe::sample::gpu::{GpuAllotment, GpuTable, GpuTableEvent};
+use crate::observe::sample::gpu::{GpuTable, GpuTableEvent, VisibleGpus};
 use crate::output::{HELPER_STACK_BYTES, PumpEvent};
 
-/// The cards and their last readings.
+/// The GPUs and their last readings.
 #[derive(Debug)]
 pub(super) struct AmdGpus {
     root: PathBuf,
-    /// Requests a reading from the thread. `None`: there is no thread, because no card was found yet.
+    /// Requests a reading from the thread. `None`: there is no thread, because no GPU was found yet.
     request: Option<blocking::SyncSender<()>>,
     events: mpsc::Sender<PumpEvent>,
     /// The last readings.
@@ -25,11 +25,11 @@ pub(super) struct AmdGpus {
 }
 
 impl AmdGpus {
-    /// Creates a reader of the cards under `root`, which is `/` except in tests. It reads nothing yet.
+    /// Creates a reader of the GPUs under `root`, which is `/` except in tests. It reads nothing yet.
     pub(super) fn new(
         root: &Path,
         interval: Duration,
-        own: GpuAllotment,
+        own: VisibleGpus,
         events: mpsc::Sender<PumpEvent>,
     ) -> Self {
         Self { root: root.to_owned(), request: None, events, table: GpuTable::new(interval, own) }
@@ -65,10 +65,10 @@ impl AmdGpus {
     /// Processes a reading.
     pub(super) fn add_reading(
         &mut self,
-        cards: Vec<GpuSample>,
+        gpus: Vec<GpuSample>,
         now: Duration,
     ) -> Vec<GpuTableEvent> {
-        self.table.add_round(cards, now)
+        self.table.add_round(gpus, now)
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(5);
 
-    fn sent_cards(received: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
+    fn sent_gpus(received: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
         match received.blocking_recv() {
-            Some(PumpEvent::AmdReading(cards)) => cards,
+            Some(PumpEvent::AmdReading(gpus)) => gpus,
             other => panic!("{other:?}"),
         }
     }
@@ -100,32 +100,32 @@ mod tests {
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (events, mut received) = mpsc::channel(8);
-        let mut cards = AmdGpus::new(root.path(), INTERVAL, GpuAllotment::default(), events);
+        let mut gpus = AmdGpus::new(root.path(), INTERVAL, VisibleGpus::default(), events);
         for _ in 0..5 {
-            cards.request_reading();
+            gpus.request_reading();
         }
         assert!(received.try_recv().is_err());
-        assert_eq!(cards.table.current_readings(Duration::ZERO), []);
+        assert_eq!(gpus.table.current_readings(Duration::ZERO), []);
 
         fs::write(&busy, "87\n").unwrap();
-        let read = sent_cards(&mut received);
+        let read = sent_gpus(&mut received);
         assert_eq!(read[0].utilization_percent, Some(87.0));
-        assert_eq!(cards.add_reading(read.clone(), INTERVAL).len(), 1);
-        assert_eq!(cards.table.current_readings(INTERVAL), read);
+        assert_eq!(gpus.add_reading(read.clone(), INTERVAL).len(), 1);
+        assert_eq!(gpus.table.current_readings(INTERVAL), read);
         // An old reading is not current, but it is still the last one.
-        assert_eq!(cards.table.current_readings(INTERVAL * 20), []);
-        assert_eq!(cards.table.last_readings(), read);
-        let lost = cards.add_reading(Vec::new(), INTERVAL * 2);
+        assert_eq!(gpus.table.current_readings(INTERVAL * 20), []);
+        assert_eq!(gpus.table.last_readings(), read);
+        let lost = gpus.add_reading(Vec::new(), INTERVAL * 2);
         assert!(lost.contains(&GpuTableEvent::Lost("a1".to_owned())), "{lost:?}");
-        assert_eq!(cards.table.lost_gpus(), ["a1"]);
+        assert_eq!(gpus.table.lost_gpus(), ["a1"]);
     }
 
     #[test]
     fn without_a_card_there_is_no_thread() {
         let root = tempfile::tempdir().unwrap();
-        let mut cards =
-            AmdGpus::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
-        cards.request_reading();
-        assert!(cards.request.is_none());
+        let mut gpus =
+            AmdGpus::new(root.path(), INTERVAL, VisibleGpus::default(), mpsc::channel(1).0);
+        gpus.request_reading();
+        assert!(gpus.request.is_none());
     }
 }

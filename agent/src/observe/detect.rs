@@ -34,10 +34,10 @@ pub struct DetectSpec {
     /// The time without a sign of life that is a stall, whatever the length of the trial's steps. `None`: only steps
     /// decide.
     pub stall_after: Option<Duration>,
-    /// The number of median steps without a sign of life that is a stall, but never before `stall_least`.
+    /// The number of median steps without a sign of life that is a stall, but never before `min_stall`.
     pub stall_steps: u32,
     /// The shortest stall that is detected by steps.
-    pub stall_least: Duration,
+    pub min_stall: Duration,
     /// The time without work after which a GPU is idle. `None`: no alarm.
     pub gpu_idle_after: Option<Duration>,
     /// The time after which a GPU with the signature of a hang raises the alarm. `None`: no alarm.
@@ -64,7 +64,7 @@ impl Default for DetectSpec {
         Self {
             stall_after: Some(Duration::from_mins(30)),
             stall_steps: 10,
-            stall_least: Duration::from_mins(5),
+            min_stall: Duration::from_mins(5),
             gpu_idle_after: Some(Duration::from_mins(10)),
             gpu_hang_after: Some(Duration::from_mins(5)),
             gpu_hang_power_percent: 35.0,
@@ -218,7 +218,7 @@ impl Detectors {
     }
 
     /// Processes an observation at `now`, and returns the new alarms.
-    pub fn step(&mut self, seen: DetectorInput<'_>, now: Duration) -> Vec<Alarm> {
+    pub fn observe(&mut self, seen: DetectorInput<'_>, now: Duration) -> Vec<Alarm> {
         let mut alarms = Vec::new();
         if matches!(seen, DetectorInput::Metric | DetectorInput::Output) {
             self.last_output = now;
@@ -296,7 +296,7 @@ impl Detectors {
     fn stall_limit(&self) -> Option<Duration> {
         let by_steps = self
             .median_step()
-            .map(|step| step.saturating_mul(self.spec.stall_steps).max(self.spec.stall_least));
+            .map(|step| step.saturating_mul(self.spec.stall_steps).max(self.spec.min_stall));
         [by_steps, self.spec.stall_after].into_iter().flatten().min()
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::observe::sample::gpu::{
-    GpuAllotment, GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, ProbeRow,
+    GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, ProbeRow, VisibleGpus,
     parse_row,
 };
 use crate::output::{HELPER_STACK_BYTES, PumpEvent};
@@ -35,7 +35,7 @@ impl NvidiaGpus {
     pub(super) fn new(
         program: Option<PathBuf>,
         interval: Duration,
-        own: GpuAllotment,
+        own: VisibleGpus,
         reaper: Reaper,
         events: mpsc::Sender<PumpEvent>,
     ) -> Self {
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn readings_of_a_silent_probe_are_not_repeated() {
         let interval = Duration::from_secs(5);
-        let own = GpuAllotment::default();
+        let own = VisibleGpus::default();
         let mut gpus = NvidiaGpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
             gpus.add_row(

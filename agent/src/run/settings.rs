@@ -14,7 +14,7 @@ use crate::collect::CollectSpec;
 use crate::delivery::ManagerAddress;
 use crate::observe;
 use crate::observe::detect::{DetectSpec, StopConditions};
-use crate::observe::sample::gpu::GpuAllotment;
+use crate::observe::sample::gpu::VisibleGpus;
 use crate::output::log_lines::{self, Secrets};
 use crate::spool::{Dialect, Sender};
 
@@ -163,7 +163,7 @@ impl Settings {
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let attempt = resolve_attempt(args, variable, seed.random)?;
         let (pod, attempt) = pod::resolve(args, variable, attempt)?;
-        let own_gpus = GpuAllotment::from_variables(variable);
+        let own_gpus = VisibleGpus::from_variables(variable);
         Ok(Self {
             command,
             identity: resolve_identity(args, variable, needed),
@@ -284,7 +284,7 @@ fn check_stop_conditions(watch: &WatchArgs) -> Result<(), Error> {
 
 fn resolve_observation(
     watch: &WatchArgs,
-    own_gpus: GpuAllotment,
+    own_gpus: VisibleGpus,
     secrets: Secrets,
 ) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());

@@ -108,8 +108,8 @@ impl Intake {
                 let observer_events = self.observer.record_gpu_row(&line);
                 self.record_observer_events(&observer_events);
             }
-            PumpEvent::AmdReading(cards) => {
-                let observer_events = self.observer.record_cards(cards);
+            PumpEvent::AmdReading(gpus) => {
+                let observer_events = self.observer.record_amd_gpus(gpus);
                 self.record_observer_events(&observer_events);
             }
             PumpEvent::Problem { code, message } => {

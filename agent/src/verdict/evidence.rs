@@ -36,7 +36,7 @@ pub(super) fn is_near_limit(observed: &Observations) -> bool {
 /// Returns whether the currently held memory is near the limit. The peak is unsuitable: it includes the page cache,
 /// which fills up to the limit in any trial that reads much.
 pub(super) fn is_near_limit_now(observed: &Observations) -> bool {
-    is_near(observed.memory_held_bytes.or(observed.process_peak_bytes), observed)
+    is_near(observed.working_set_bytes.or(observed.process_peak_bytes), observed)
 }
 
 fn is_near(used: Option<u64>, observed: &Observations) -> bool {

@@ -40,7 +40,7 @@ fn with_memory_peak(observed: Observations, peak: u64, limit: u64) -> Observatio
 /// The given memory is held, of a limit that page cache reached before.
 fn with_memory_held(held: u64, limit: u64) -> Observations {
     Observations {
-        memory_held_bytes: Some(held),
+        working_set_bytes: Some(held),
         ..with_memory_peak(Observations::default(), limit, limit)
     }
 }

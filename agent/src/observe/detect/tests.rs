@@ -11,7 +11,7 @@ fn spec() -> DetectSpec {
     DetectSpec {
         stall_after: Some(at(100)),
         stall_steps: 3,
-        stall_least: at(10),
+        min_stall: at(10),
         gpu_idle_after: Some(at(20)),
         gpu_hang_after: Some(at(20)),
         gpu_hang_power_percent: 35.0,
@@ -54,15 +54,17 @@ fn summarized(spec: DetectSpec, story: Vec<TimedInput>) -> Vec<(u64, &'static st
     for seen in story {
         let (second, alarms) = match &seen {
             TimedInput::Metric(second) => {
-                (*second, detectors.step(DetectorInput::Metric, at(*second)))
+                (*second, detectors.observe(DetectorInput::Metric, at(*second)))
             }
             TimedInput::Output(second) => {
-                (*second, detectors.step(DetectorInput::Output, at(*second)))
+                (*second, detectors.observe(DetectorInput::Output, at(*second)))
             }
             TimedInput::Sample(second, sample) => {
-                (*second, detectors.step(DetectorInput::Sample(sample), at(*second)))
+                (*second, detectors.observe(DetectorInput::Sample(sample), at(*second)))
             }
-            TimedInput::Tick(second) => (*second, detectors.step(DetectorInput::Tick, at(*second))),
+            TimedInput::Tick(second) => {
+                (*second, detectors.observe(DetectorInput::Tick, at(*second)))
+            }
         };
         raised.extend(alarms.iter().map(|alarm| (second, alarm.code())));
     }
@@ -184,13 +186,13 @@ fn stop_conditions_follow_the_table() {
         let mut last = at(0);
         for seen in &story {
             match seen {
-                Metric(second) => detectors.step(DetectorInput::Metric, at(*second)),
-                Output(second) => detectors.step(DetectorInput::Output, at(*second)),
+                Metric(second) => detectors.observe(DetectorInput::Metric, at(*second)),
+                Output(second) => detectors.observe(DetectorInput::Output, at(*second)),
                 Sample(second, sample) => {
                     last = at(*second);
-                    detectors.step(DetectorInput::Sample(sample), last)
+                    detectors.observe(DetectorInput::Sample(sample), last)
                 }
-                TimedInput::Tick(second) => detectors.step(DetectorInput::Tick, at(*second)),
+                TimedInput::Tick(second) => detectors.observe(DetectorInput::Tick, at(*second)),
             };
         }
         let reason = detectors.reason_to_stop(last);
@@ -206,7 +208,7 @@ fn detectors_that_are_off_raise_no_alarm() {
     assert_eq!(summarized(spec.clone(), story.into()), []);
     let mut detectors = Detectors::new(spec, at(0));
     for second in [0, 90] {
-        detectors.step(DetectorInput::Sample(&gpu(Some(0.0), None)), at(second));
+        detectors.observe(DetectorInput::Sample(&gpu(Some(0.0), None)), at(second));
     }
     assert_eq!(detectors.reason_to_stop(at(90)), None);
 }
@@ -215,7 +217,7 @@ fn detectors_that_are_off_raise_no_alarm() {
 fn idle_time_is_summed_per_gpu() {
     let mut detectors = Detectors::new(spec(), at(0));
     for (second, used) in [(0, 0.0), (5, 0.0), (10, 50.0), (15, 0.0), (25, 0.0)] {
-        detectors.step(DetectorInput::Sample(&gpu(Some(used), None)), at(second));
+        detectors.observe(DetectorInput::Sample(&gpu(Some(used), None)), at(second));
     }
     let expected = BTreeMap::from([("GPU 0".to_owned(), at(15))]);
     assert_eq!(detectors.gpu_idle_total(), expected);

@@ -79,7 +79,7 @@ impl CgroupReader {
 
     /// Returns the used memory that the kernel cannot simply drop, in bytes. It excludes the page cache, which fills up
     /// to the limit after many reads.
-    pub fn memory_held(&self) -> Option<u64> {
+    pub fn working_set(&self) -> Option<u64> {
         let (group, used, prefix) = match &self.group {
             CgroupDirs::V2(group) => (group, "memory.current", ""),
             CgroupDirs::V1 { memory, .. } => (memory.as_ref()?, "memory.usage_in_bytes", "total_"),

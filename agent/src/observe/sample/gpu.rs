@@ -7,11 +7,11 @@
 //! Only device-level readings are used. The driver does not know PID namespaces. Inside a pod, it therefore reports the
 //! process ids of the host, or none.
 
-mod allotment;
 mod probe;
+mod visible_gpus;
 
-pub use allotment::GpuAllotment;
 pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
+pub use visible_gpus::VisibleGpus;
 
 use probe::freshness;
 
@@ -63,8 +63,20 @@ pub fn parse_row(line: &str) -> ProbeRow {
         return ProbeRow::Lost { line: line.chars().take(200).collect() };
     }
     let columns: Vec<_> = line.splitn(COLUMN_COUNT, ',').map(str::trim).collect();
-    let [index, uuid, utilization, used, total, power, power_limit, heat, clock, ecc, mig, name] =
-        columns[..]
+    let [
+        index,
+        uuid,
+        utilization,
+        used,
+        total,
+        power,
+        power_limit,
+        temperature,
+        clock,
+        ecc,
+        mig,
+        name,
+    ] = columns[..]
     else {
         return ProbeRow::Other;
     };
@@ -80,7 +92,7 @@ pub fn parse_row(line: &str) -> ProbeRow {
         memory_total_bytes: parse_integer(total).and_then(|mib| mib.checked_mul(BYTES_PER_MIB)),
         power_watts: parse_float(power),
         power_limit_watts: parse_float(power_limit),
-        temperature_celsius: parse_float(heat),
+        temperature_celsius: parse_float(temperature),
         sm_clock_mhz: parse_integer(clock).and_then(|mhz| mhz.try_into().ok()),
         ecc_uncorrected: parse_integer(ecc),
         mig_enabled: match mig {
@@ -115,7 +127,7 @@ pub struct GpuTable {
     /// Time between two readings.
     interval: Duration,
     /// The GPUs of the trial.
-    own: GpuAllotment,
+    own: VisibleGpus,
     /// The time of the latest row.
     read_at: Option<Duration>,
     /// The rows of the current round.
@@ -137,7 +149,7 @@ pub enum GpuTableEvent {
 
 impl GpuTable {
     /// Creates a table without readings.
-    pub fn new(interval: Duration, own: GpuAllotment) -> Self {
+    pub fn new(interval: Duration, own: VisibleGpus) -> Self {
         let (round, last) = (BTreeMap::new(), BTreeMap::new());
         Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
     }

@@ -24,8 +24,8 @@ fn step_follows_the_table() {
     let stopping = |seconds| Stopping { kill_at: later(seconds) };
     let killing = Killing { give_up_at: t + KILL_WAIT };
     let draining = Draining { exit, terminate_at: later(1), kill_at: later(2) };
-    let clearing = |seconds| StoppingLeftovers { exit, kill_at: later(seconds) };
-    let verifying = KillingLeftovers { exit, give_up_at: t + KILL_WAIT };
+    let stop_rest = |seconds| StoppingLeftovers { exit, kill_at: later(seconds) };
+    let kill_rest = KillingLeftovers { exit, give_up_at: t + KILL_WAIT };
     let done = Done(Some(exit));
 
     #[rustfmt::skip]
@@ -35,7 +35,7 @@ fn step_follows_the_table() {
         ("a second stop request changes nothing",   stopping(20), stop,                          stopping(20), None),
         ("a shorter grace counts",                  stopping(20), StopRequested { grace: DRAIN }, stopping(2), None),
         ("a longer one does not",                   stopping(2),  stop,                          stopping(2),  None),
-        ("a second TERM shortens the grace",        stopping(20), SecondStopSignal,                       stopping(1),  None),
+        ("a second TERM shortens the grace",        stopping(20), SecondStopSignal,              stopping(1),  None),
         ("grace ends in a kill",                    stopping(20), late,                          killing.clone(), kill),
         ("a process that survives is abandoned",    killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
@@ -43,26 +43,26 @@ fn step_follows_the_table() {
         ("also after a kill",                       killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
         ("an open output is drained",               Running,      Exited { exit, left: output }, draining.clone(), None),
         ("its holder may continue a little",        Running,      Exited { exit, left: both },   draining.clone(), None),
-        ("silent leftovers get SIGTERM at once",    Running,      Exited { exit, left: tree },   clearing(2),  term),
-        ("after a stop the tree keeps its grace",   stopping(20), Exited { exit, left: both },   clearing(20), None),
-        ("an output alone gets the drain",          stopping(20), Exited { exit, left: output }, clearing(2),  None),
-        ("a kill is repeated for leftovers",        killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
+        ("silent leftovers get SIGTERM at once",    Running,      Exited { exit, left: tree },   stop_rest(2),  term),
+        ("after a stop the tree keeps its grace",   stopping(20), Exited { exit, left: both },   stop_rest(20),None),
+        ("an output alone gets the drain",          stopping(20), Exited { exit, left: output }, stop_rest(2),  None),
+        ("a kill is repeated for leftovers",        killing.clone(), Exited { exit, left: tree }, kill_rest.clone(), kill),
         ("the drain ends when nothing is left",     draining.clone(), Checked(nothing),          done.clone(), None),
         ("the drain continues during output",       draining.clone(), Checked(both),             draining.clone(), None),
-        ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             clearing(2),  term),
-        ("or at half time",                         draining.clone(), late,                      clearing(2),  term),
-        ("or at a stop",                            draining.clone(), stop,                      clearing(2),  term),
-        ("a TERM in the drain hurries",             draining.clone(), SecondStopSignal,                   clearing(1),  term),
-        ("clearing ends when nothing is left",      clearing(20), Checked(nothing),              done.clone(), None),
-        ("with the tree gone only output counts",   clearing(20), Checked(output),               clearing(2),  None),
-        ("with the tree alive the grace continues", clearing(20), Checked(tree),                 clearing(20), None),
-        ("a second TERM hurries it too",            clearing(20), SecondStopSignal,                       clearing(1),  None),
-        ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
-        ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
-        ("output held outside the tree is ignored", clearing(20), DeadlinePassed(output),        done.clone(), None),
-        ("verified is done",                        verifying.clone(), Checked(nothing),         done.clone(), None),
-        ("a survivor delays the end",               verifying.clone(), Checked(both),            verifying.clone(), None),
-        ("until the deadline",                      verifying.clone(), late,                     done.clone(), None),
+        ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             stop_rest(2),  term),
+        ("or at half time",                         draining.clone(), late,                      stop_rest(2),  term),
+        ("or at a stop",                            draining.clone(), stop,                      stop_rest(2),  term),
+        ("a TERM in the drain hurries",             draining.clone(), SecondStopSignal,              stop_rest(1),  term),
+        ("the stop ends when nothing is left",      stop_rest(20),Checked(nothing),              done.clone(), None),
+        ("with the tree gone only output counts",   stop_rest(20),Checked(output),               stop_rest(2),  None),
+        ("with the tree alive the grace continues", stop_rest(20),Checked(tree),                 stop_rest(20),None),
+        ("a second TERM hurries it too",            stop_rest(20),SecondStopSignal,              stop_rest(1),  None),
+        ("a stop in it shortens at most",           stop_rest(20),StopRequested { grace: DRAIN }, stop_rest(2), None),
+        ("it ends in a kill",                       stop_rest(20),late,                          kill_rest.clone(), kill),
+        ("output held outside the tree is ignored", stop_rest(20),DeadlinePassed(output),        done.clone(), None),
+        ("verified is done",                        kill_rest.clone(), Checked(nothing),         done.clone(), None),
+        ("a survivor delays the end",               kill_rest.clone(), Checked(both),            kill_rest.clone(), None),
+        ("until the deadline",                      kill_rest.clone(), late,                     done.clone(), None),
         ("done stays done",                         done.clone(), stop,                          done.clone(), None),
         ("an output's end alone changes nothing",   Running,      Checked(nothing),              Running,      None),
     ];

@@ -65,7 +65,7 @@ fn page_cache_is_not_held() {
         ("v1-container", Some(104_857_600 - 50_000_000 - 857_600)),
     ];
     for (fixture, held) in table {
-        assert_eq!(find(fixture).unwrap().memory_held(), held, "{fixture}");
+        assert_eq!(find(fixture).unwrap().working_set(), held, "{fixture}");
     }
 }
 

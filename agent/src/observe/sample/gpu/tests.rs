@@ -137,7 +137,7 @@ fn rounds_and_losses_follow_the_rows() {
         ("other lines are ignored", vec![row(0), ProbeRow::Other, row(0)],                         &["1", "1"]),
     ];
     for (case, rows, expected) in table {
-        let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
+        let mut table = GpuTable::new(INTERVAL, VisibleGpus::default());
         let mut events = Vec::new();
         for row in rows {
             events.extend(table.add_row(row, Duration::ZERO));
@@ -165,7 +165,7 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         ("all at once",                vec![gone("Failed to initialize NVML")],    &["GPU-0"]),
     ];
     for (case, rows, lost) in table {
-        let own = GpuAllotment::from_variables(&|name| {
+        let own = VisibleGpus::from_variables(&|name| {
             (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into())
         });
         let mut table = GpuTable::new(INTERVAL, own);
@@ -183,7 +183,7 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
 
 #[test]
 fn a_restarted_probe_loses_no_gpu() {
-    let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
+    let mut table = GpuTable::new(INTERVAL, VisibleGpus::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
         events.extend(table.add_row(row, Duration::ZERO));
@@ -205,7 +205,7 @@ proptest! {
     fn random_rows_never_make_more_gpus_than_there_are(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
-        let mut table = GpuTable::new(INTERVAL, GpuAllotment::default());
+        let mut table = GpuTable::new(INTERVAL, VisibleGpus::default());
         let mut events = Vec::new();
         for line in &lines {
             events.extend(table.add_row(parse_row(line), Duration::ZERO));

@@ -11,13 +11,13 @@ const VISIBILITY_VARIABLES: [&str; 3] =
 
 /// The GPUs that a trial may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GpuAllotment {
+pub struct VisibleGpus {
     /// Indices and prefixes of UUIDs. `None`: all GPUs.
     visible: Option<Vec<String>>,
 }
 
-impl GpuAllotment {
-    /// Returns the allotment according to the trial's variables. Parts of a GPU (MIG) have ids of their own, which no
+impl VisibleGpus {
+    /// Returns the GPUs that the trial's variables select. Parts of a GPU (MIG) have ids of their own, which no
     /// reading contains. If such an id is present, all GPUs may be the trial's.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let Some(list) = VISIBILITY_VARIABLES.into_iter().find_map(variable) else {
@@ -86,7 +86,7 @@ mod tests {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            let own = GpuAllotment::from_variables(&set);
+            let own = VisibleGpus::from_variables(&set);
             let has = [0, 1].map(|index: u32| {
                 let uuid = gpus[usize::try_from(index).unwrap()].clone();
                 own.has_gpu(&GpuSample { index, uuid, ..GpuSample::default() })
