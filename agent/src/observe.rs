@@ -18,7 +18,7 @@ use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
 use crate::observe::sample::gpu::{GpuTableEvent, VisibleGpus};
 use crate::observe::sample::process::ProcessReader;
 use crate::output::log_lines::{Secrets, last_lines};
-use crate::output::{PumpEvent, SharedTail};
+use crate::output::{IntakeEvent, SharedTail};
 use crate::trial::reap::Reaper;
 use crate::util::numbers::to_millis;
 use crate::verdict::Observations;
@@ -98,7 +98,7 @@ impl Observer {
     pub fn new(
         spec: Spec,
         reaper: Reaper,
-        events: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<IntakeEvent>,
         stdout: SharedTail,
         stderr: SharedTail,
     ) -> Self {

@@ -48,14 +48,14 @@ pub const READER_STACK_BYTES: usize = 2 * 1024 * 1024;
 pub const HELPER_STACK_BYTES: usize = 128 * 1024;
 
 /// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
-const MAX_LATE_BYTES: usize = 1024 * 1024;
+const MAX_BACKLOG_BYTES: usize = 1024 * 1024;
 
 /// The interval at which the agent checks whether all output was forwarded.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A message of a pump.
+/// A message to the main task: from a pump, the readers of metric files, or the readers of GPUs.
 #[derive(Debug)]
-pub enum PumpEvent {
+pub enum IntakeEvent {
     /// Findings of one portion, in order.
     Findings(Vec<Finding>),
     /// The lines of one portion, in order, and the findings in them.
@@ -93,7 +93,7 @@ pub struct Pump {
     /// The cutter of the stream into lines, if lines are needed.
     pub lines: Option<LineCutter>,
     /// The receiver of the pump's messages.
-    pub events: mpsc::Sender<PumpEvent>,
+    pub events: mpsc::Sender<IntakeEvent>,
     /// Locked until all pumps are started. If one cannot be started, bytes read by another would be lost.
     pub start_gate: Arc<Mutex<()>>,
 }
@@ -115,7 +115,7 @@ struct StreamIntake {
     pump: Pump,
     scanner: StreamScanner,
     /// Bytes that another thread read, for the pump to pass on.
-    late_bytes: Vec<u8>,
+    backlog: Vec<u8>,
     ended: bool,
 }
 
@@ -140,7 +140,7 @@ impl Pump {
             intake: Mutex::new(StreamIntake {
                 pump: self,
                 scanner,
-                late_bytes: Vec::new(),
+                backlog: Vec::new(),
                 ended: false,
             }),
             pending_bytes: AtomicUsize::new(0),
@@ -164,23 +164,23 @@ impl Pump {
     ) {
         match &mut self.lines {
             None if found.is_empty() => {}
-            None => self.send(PumpEvent::Findings(found)),
+            None => self.send(IntakeEvent::Findings(found)),
             Some(cutter) => {
                 let mut lines = Vec::new();
                 cut(cutter, &mut lines);
                 if !(lines.is_empty() && found.is_empty()) {
-                    self.send(PumpEvent::Lines(lines, found));
+                    self.send(IntakeEvent::Lines(lines, found));
                 }
             }
         }
     }
 
-    fn send(&self, event: PumpEvent) {
+    fn send(&self, event: IntakeEvent) {
         send(&self.events, event);
     }
 }
 
-fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
+fn send(to: &mpsc::Sender<IntakeEvent>, event: IntakeEvent) {
     // Waits for the main task, which waits for no pump. If that task has ended, the bytes are still forwarded.
     to.blocking_send(event).ok();
 }
@@ -190,7 +190,7 @@ impl StreamForwarder {
     pub fn read_rest(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK_BYTES);
-        thread.spawn(move || flow.read_late()).map(drop)
+        thread.spawn(move || flow.read_backlog()).map(drop)
     }
 
     /// Returns the source, if this forwarder is for `stream`.
@@ -213,23 +213,23 @@ pub async fn wait_until_forwarded(forwarders: &[StreamForwarder]) {
 }
 
 impl ForwarderState {
-    fn copy_to(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
+    fn copy_to(&self, sink: File, events: &mpsc::Sender<IntakeEvent>) {
         let mut sink = Sink { file: sink, open: true, error_reported: false };
         let mut buffer = vec![0; FIRST_CHUNK_BYTES];
         loop {
             let mut intake = self.lock();
-            let late_bytes = std::mem::take(&mut intake.late_bytes);
-            let bytes = if late_bytes.is_empty() {
+            let backlog = std::mem::take(&mut intake.backlog);
+            let bytes = if backlog.is_empty() {
                 let Some(length) = self.read(&mut intake, &mut buffer) else { return };
                 &buffer[..length]
             } else {
-                &late_bytes
+                &backlog
             };
             drop(intake);
             let length = bytes.len();
             if let Err(source) = sink.forward(bytes) {
                 let message = format!("cannot forward the output: {source}");
-                send(events, PumpEvent::Problem { code: "output-closed", message });
+                send(events, IntakeEvent::Problem { code: "output-closed", message });
             }
             self.pending_bytes.fetch_sub(length, Ordering::AcqRel);
             if length == FIRST_CHUNK_BYTES && buffer.len() == FIRST_CHUNK_BYTES {
@@ -238,19 +238,19 @@ impl ForwarderState {
         }
     }
 
-    fn read_late(&self) {
+    fn read_backlog(&self) {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             // Without the lock: the trial's last writers may be silent, and the pump must be able to continue.
             self.wait(PollTimeout::NONE);
             let mut intake = self.lock();
-            if intake.ended || intake.late_bytes.len() >= MAX_LATE_BYTES {
+            if intake.ended || intake.backlog.len() >= MAX_BACKLOG_BYTES {
                 return;
             }
             // Unless the pump has read the bytes already.
             if self.wait(PollTimeout::ZERO) {
                 let Some(length) = self.read(&mut intake, &mut buffer) else { return };
-                intake.late_bytes.extend_from_slice(&buffer[..length]);
+                intake.backlog.extend_from_slice(&buffer[..length]);
             }
         }
     }
@@ -272,7 +272,7 @@ impl ForwarderState {
                 Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let message = format!("cannot read the output: {source}");
-                    intake.pump.send(PumpEvent::Problem { code: "output-unreadable", message });
+                    intake.pump.send(IntakeEvent::Problem { code: "output-unreadable", message });
                     break 0;
                 }
             }
@@ -315,7 +315,7 @@ impl StreamIntake {
         if let Some(shipper) = &pump.shipper {
             shipper.flush(true);
         }
-        pump.send(PumpEvent::Closed(pump.stream));
+        pump.send(IntakeEvent::Closed(pump.stream));
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use crate::output::capture::CapturePaths;
 
-    fn pump(events: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
+    fn pump(events: mpsc::Sender<IntakeEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
         let capture = Capture::new(CapturePaths::default());
         let stream = Stream::Stdout;
@@ -392,7 +392,7 @@ mod tests {
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();
         assert_eq!(passed, b"a\xff\r\nno newline");
-        assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
+        assert!(matches!(received.blocking_recv(), Some(IntakeEvent::Closed(Stream::Stdout))));
         assert_eq!(tail.lock().unwrap().bytes(), passed);
     }
 
@@ -409,10 +409,10 @@ mod tests {
         drop(trial);
         assert!(matches!(
             received.blocking_recv(),
-            Some(PumpEvent::Problem { code: "output-closed", .. })
+            Some(IntakeEvent::Problem { code: "output-closed", .. })
         ));
         assert!(
-            matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
+            matches!(received.blocking_recv(), Some(IntakeEvent::Closed(Stream::Stdout))),
             "reported once"
         );
         assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK_BYTES).unwrap());
@@ -429,7 +429,7 @@ mod tests {
         trial.write_all(&bytes).unwrap();
         drop(trial);
         forwarder.read_rest().unwrap();
-        assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
+        assert!(matches!(received.blocking_recv(), Some(IntakeEvent::Closed(Stream::Stdout))));
         assert!(forwarder.pending_bytes() > 0);
         assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
         let mut passed = Vec::new();

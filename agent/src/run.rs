@@ -26,7 +26,7 @@ use crate::observe::Observer;
 use crate::output::capture::{Capture, CapturePaths};
 use crate::output::file_tail::FileSpec;
 use crate::output::metric_file::MetricFiles;
-use crate::output::{PumpEvent, SharedTail};
+use crate::output::{IntakeEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};
 use crate::spool::SpoolLock;
 use crate::supervise::recorder::MetricSummary;
@@ -60,8 +60,8 @@ use pod_setup::remove_code;
 use prepare::{PreparedRun, prepare};
 use running::WatchedRun;
 
-/// The maximum number of pump messages that wait for the main task.
-const EVENT_QUEUE: usize = 64;
+/// The maximum number of messages that wait for the main task.
+const EVENT_QUEUE_CAPACITY: usize = 64;
 
 /// The maximum time until a report is synced to disk. The verdict is synced at once.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,8 +141,8 @@ struct StartedRun {
     reaper: Reaper,
     metric_files: MetricFiles,
     capture: Capture,
-    events_sender: mpsc::Sender<PumpEvent>,
-    events: mpsc::Receiver<PumpEvent>,
+    events_sender: mpsc::Sender<IntakeEvent>,
+    events: mpsc::Receiver<IntakeEvent>,
     channel: SdkChannel,
     runtime: LazyRuntime,
     credentials: Credentials,
@@ -169,7 +169,7 @@ impl StartedRun {
         let credentials = settings.manager.as_ref().map_or_else(Credentials::default, |manager| {
             Credentials::read(manager, settings.token_file.as_deref(), settings.ca_file.as_deref())
         });
-        let (events_sender, events) = mpsc::channel(EVENT_QUEUE);
+        let (events_sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let files = metric_file_spec(settings, prepared.sys_dir.as_deref());
         // Before the trial starts: records that are already in its files are not from this trial.
         let metric_files = MetricFiles::new(&settings.collect, files, events_sender.clone());

@@ -27,7 +27,7 @@ use trial_protocol::{Directive, SignalSender, TrialExit};
 
 use crate::http::status::StatusRequest;
 use crate::observe::detect::Alarm;
-use crate::output::PumpEvent;
+use crate::output::IntakeEvent;
 use crate::output::capture::Capture;
 use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::supervise::loop_state::LoopState;
@@ -117,7 +117,7 @@ enum LoopEvent {
     Signal(ReceivedSignal),
     Due(Timer),
     Directive(Directive),
-    Intake(PumpEvent),
+    Intake(IntakeEvent),
     StatusRequest(StatusRequest),
 }
 
@@ -216,7 +216,7 @@ impl Supervisor {
             }
             LoopEvent::Due(timer) => self.handle_timer(timer, phase, state),
             LoopEvent::Directive(directive) => self.apply(directive, state),
-            LoopEvent::Intake(PumpEvent::Closed(stream)) => {
+            LoopEvent::Intake(IntakeEvent::Closed(stream)) => {
                 self.streams.close(stream);
                 phase.is_reaped().then(|| Event::Checked(self.remaining()))
             }

@@ -74,13 +74,13 @@ pub(super) fn read(
     };
     let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
     // A final line with a single value needs no further choice.
-    let speaker = match names.as_slice() {
+    let final_name = match names.as_slice() {
         [only] if objective.is_none() => Some(*only),
         names => main_metric(names, objective, direction),
     };
     for (name, value) in metrics {
         let kind = match kind {
-            Some(MetricKind::Final) if Some(name) != speaker => Some(MetricKind::Intermediate),
+            Some(MetricKind::Final) if Some(name) != final_name => Some(MetricKind::Intermediate),
             other => other,
         };
         found.push(CollectedMetric {

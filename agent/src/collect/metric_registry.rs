@@ -173,9 +173,10 @@ impl MetricRegistry {
         let sdk_seen = self.sdk.intermediates + self.sdk.finals > 0;
         let kind = found.kind.filter(|_| !sdk_seen).unwrap_or(MetricKind::Intermediate);
 
-        let speaks = self.objective.as_deref().is_some_and(|objective| objective == found.name)
-            || (kind == MetricKind::Final && !self.final_seen);
-        if !speaks
+        let may_be_result =
+            self.objective.as_deref().is_some_and(|objective| objective == found.name)
+                || (kind == MetricKind::Final && !self.final_seen);
+        if !may_be_result
             && !self.printed.contains_key(&found.name)
             && self.printed.len() >= MAX_PRINTED_NAMES
         {

@@ -132,8 +132,10 @@ impl StreamScanner {
         let mut record = self.marker.find(block);
         let mut table = self.next_table(block);
         while at < block.len() {
-            let texture = self.next_metric_byte(&block[at..]).map(|after| at + after);
-            let Some(hit) = [record, table, texture].into_iter().flatten().min() else { return };
+            let metric_byte = self.next_metric_byte(&block[at..]).map(|after| at + after);
+            let Some(hit) = [record, table, metric_byte].into_iter().flatten().min() else {
+                return;
+            };
             let start =
                 memchr::memrchr(b'\n', &block[at..hit]).map_or(at, |newline| at + newline + 1);
             let end =

@@ -11,7 +11,7 @@ use trial_protocol::GpuSample;
 
 use crate::observe::sample::amd;
 use crate::observe::sample::gpu::{GpuTable, GpuTableEvent, VisibleGpus};
-use crate::output::{HELPER_STACK_BYTES, PumpEvent};
+use crate::output::{HELPER_STACK_BYTES, IntakeEvent};
 
 /// The GPUs and their last readings.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct AmdGpus {
     root: PathBuf,
     /// Requests a reading from the thread. `None`: there is no thread, because no GPU was found yet.
     request: Option<blocking::SyncSender<()>>,
-    events: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<IntakeEvent>,
     /// The last readings.
     pub(super) table: GpuTable,
 }
@@ -30,12 +30,12 @@ impl AmdGpus {
         root: &Path,
         interval: Duration,
         own: VisibleGpus,
-        events: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<IntakeEvent>,
     ) -> Self {
         Self { root: root.to_owned(), request: None, events, table: GpuTable::new(interval, own) }
     }
 
-    /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::AmdReading`].
+    /// Requests another reading, unless one is in progress. It arrives as [`IntakeEvent::AmdReading`].
     pub(super) fn request_reading(&mut self) {
         if self.request.is_none() && amd::is_present(&self.root) {
             self.request = self.start();
@@ -53,7 +53,7 @@ impl AmdGpus {
         // The thread ends with its receiver, or never, if the driver hangs. It is never joined.
         let work = move || {
             while requests.recv().is_ok() {
-                if events.blocking_send(PumpEvent::AmdReading(amd::read_gpus(&root))).is_err() {
+                if events.blocking_send(IntakeEvent::AmdReading(amd::read_gpus(&root))).is_err() {
                     return;
                 }
             }
@@ -82,9 +82,9 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(5);
 
-    fn sent_gpus(received: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
+    fn sent_gpus(received: &mut mpsc::Receiver<IntakeEvent>) -> Vec<GpuSample> {
         match received.blocking_recv() {
-            Some(PumpEvent::AmdReading(gpus)) => gpus,
+            Some(IntakeEvent::AmdReading(gpus)) => gpus,
             other => panic!("{other:?}"),
         }
     }

@@ -12,7 +12,7 @@ use crate::observe::sample::gpu::{
     GpuTable, GpuTableEvent, Probe, ProbeAction, ProbeCommand, ProbeEvent, ProbeRow, VisibleGpus,
     parse_row,
 };
-use crate::output::{HELPER_STACK_BYTES, PumpEvent};
+use crate::output::{HELPER_STACK_BYTES, IntakeEvent};
 use crate::trial::reap::{ChildRole, Reaper};
 
 /// The maximum length of a line, in bytes. Longer lines are split.
@@ -28,7 +28,7 @@ pub(super) struct NvidiaGpus {
     pub(super) table: GpuTable,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
-    events: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<IntakeEvent>,
 }
 
 impl NvidiaGpus {
@@ -37,7 +37,7 @@ impl NvidiaGpus {
         interval: Duration,
         own: VisibleGpus,
         reaper: Reaper,
-        events: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<IntakeEvent>,
     ) -> Self {
         let (probe, table) = (Probe::new(interval), GpuTable::new(interval, own));
         Self { program, interval, probe, table, running: None, reaper, events }
@@ -108,7 +108,7 @@ impl NvidiaGpus {
     }
 }
 
-fn copy_lines(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
+fn copy_lines(pipe: impl Read, events: &mpsc::Sender<IntakeEvent>) {
     let mut reader = BufReader::with_capacity(4096, pipe);
     let mut line = Vec::new();
     loop {
@@ -118,7 +118,7 @@ fn copy_lines(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&line).into_owned();
-        if events.blocking_send(PumpEvent::GpuRow(text)).is_err() {
+        if events.blocking_send(IntakeEvent::GpuRow(text)).is_err() {
             return;
         }
     }

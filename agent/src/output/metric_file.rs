@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::collect::{CollectSpec, Finding};
 use crate::output::file_tail::{FileCollectors, FileSpec};
-use crate::output::{PumpEvent, READER_STACK_BYTES};
+use crate::output::{IntakeEvent, READER_STACK_BYTES};
 
 /// The time between checks if no change is reported.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,10 +38,10 @@ pub struct MetricFiles {
     unwatched_dirs: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
     paths: Vec<PathBuf>,
-    events: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<IntakeEvent>,
 }
 
-/// A handle to the thread. On drop, the thread checks the files a last time and sends [`PumpEvent::MetricFilesRead`].
+/// A handle to the thread. On drop, the thread checks the files a last time and sends [`IntakeEvent::MetricFilesRead`].
 #[derive(Debug)]
 pub struct MetricFileWatcher {
     wake: blocking::Sender<WatcherCommand>,
@@ -64,7 +64,7 @@ impl MetricFiles {
     /// Creates the collectors of the files of `spec`, which send findings to `events`. Must be called before the trial
     /// starts: existing content is from an earlier attempt, which has reported it. The trial waits for this call, so it
     /// reads almost nothing.
-    pub fn new(collect: &CollectSpec, spec: FileSpec, events: mpsc::Sender<PumpEvent>) -> Self {
+    pub fn new(collect: &CollectSpec, spec: FileSpec, events: mpsc::Sender<IntakeEvent>) -> Self {
         let files = spec.metric_file.iter().chain(&spec.line_files);
         let parents = files.filter_map(|file| file.parent()).map(|dir| {
             // The parent of a bare name is the empty path.
@@ -121,7 +121,7 @@ impl MetricFiles {
         }
         self.collectors.finish(&mut found);
         self.send_findings(found);
-        self.events.blocking_send(PumpEvent::MetricFilesRead).ok();
+        self.events.blocking_send(IntakeEvent::MetricFilesRead).ok();
     }
 
     /// Watches the directories that exist by now. If they cannot be watched (for example without a free inotify
@@ -149,7 +149,7 @@ impl MetricFiles {
     fn send_findings(&self, found: Vec<Finding>) {
         if !found.is_empty() {
             // The main task may have ended. The findings are then useless.
-            self.events.blocking_send(PumpEvent::Findings(found)).ok();
+            self.events.blocking_send(IntakeEvent::Findings(found)).ok();
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::trial::environment::EnvironmentChanges;
 use crate::util::errors::chain;
 
 /// The maximum number of findings that wait for the main task.
-const FINDINGS_QUEUE: usize = 64;
+const FINDINGS_QUEUE_CAPACITY: usize = 64;
 
 /// The channel, bound but not served yet.
 pub(super) struct SdkChannel(Option<Channel>);
@@ -54,7 +54,7 @@ impl SdkChannel {
 
     /// Serves the channel. A trial that requests its parameters gets `record`.
     pub(super) fn serve(self, record: String) -> RunningChannel {
-        let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
+        let (found, findings) = mpsc::channel(FINDINGS_QUEUE_CAPACITY);
         let (ended, watch_end) = watch::channel(false);
         // A task of its own, so that a panic in it does not end the agent. It ends with the runtime at the latest.
         let task = self.0.map(|channel| {

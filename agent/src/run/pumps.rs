@@ -11,7 +11,7 @@ use trial_protocol::Stream;
 use crate::collect::LineCutter;
 use crate::output::capture::Capture;
 use crate::output::log_shipper::LogShipper;
-use crate::output::{Pump, PumpEvent, SharedTail, StreamForwarder};
+use crate::output::{IntakeEvent, Pump, SharedTail, StreamForwarder};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::trial::reexec::reexec;
@@ -21,7 +21,7 @@ use crate::util::clock::Clock;
 pub(super) struct Pumps<'a> {
     settings: &'a Settings,
     capture: &'a Capture,
-    events: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<IntakeEvent>,
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
     start_gate: Arc<Mutex<()>>,
@@ -44,7 +44,7 @@ impl<'a> Pumps<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,
-        events: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<IntakeEvent>,
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {

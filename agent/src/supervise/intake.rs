@@ -9,7 +9,7 @@ use trial_protocol::ReportBody;
 
 use crate::collect::Finding;
 use crate::observe::{Observer, ObserverEvent};
-use crate::output::PumpEvent;
+use crate::output::IntakeEvent;
 use crate::supervise::recorder::Recorder;
 use crate::supervise::rules::{RuleViolation, Rules};
 
@@ -20,7 +20,7 @@ const LAST_READING_WAIT: Duration = Duration::from_secs(1);
 pub struct Intake {
     recorder: Recorder,
     observer: Observer,
-    events: mpsc::Receiver<PumpEvent>,
+    events: mpsc::Receiver<IntakeEvent>,
     channel: mpsc::Receiver<Finding>,
 }
 
@@ -29,7 +29,7 @@ impl Intake {
     pub fn new(
         recorder: Recorder,
         observer: Observer,
-        events: mpsc::Receiver<PumpEvent>,
+        events: mpsc::Receiver<IntakeEvent>,
         channel: mpsc::Receiver<Finding>,
     ) -> Self {
         Self { recorder, observer, events, channel }
@@ -41,11 +41,11 @@ impl Intake {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(super) async fn next_event(&mut self) -> PumpEvent {
+    pub(super) async fn next_event(&mut self) -> IntakeEvent {
         tokio::select! {
             biased;
             Some(event) = self.events.recv() => event,
-            Some(finding) = self.channel.recv() => PumpEvent::Findings(vec![finding]),
+            Some(finding) = self.channel.recv() => IntakeEvent::Findings(vec![finding]),
             else => std::future::pending().await,
         }
     }
@@ -94,29 +94,29 @@ impl Intake {
     }
 
     /// Records an event.
-    pub(super) fn record(&mut self, event: PumpEvent) {
+    pub(super) fn record(&mut self, event: IntakeEvent) {
         match event {
-            PumpEvent::Findings(findings) => {
+            IntakeEvent::Findings(findings) => {
                 let steps = self.recorder.record(findings);
                 self.record_steps(steps);
             }
-            PumpEvent::Lines(lines, findings) => {
+            IntakeEvent::Lines(lines, findings) => {
                 let steps = self.recorder.record_lines(lines, findings);
                 self.record_steps(steps);
             }
-            PumpEvent::GpuRow(line) => {
+            IntakeEvent::GpuRow(line) => {
                 let observer_events = self.observer.record_gpu_row(&line);
                 self.record_observer_events(&observer_events);
             }
-            PumpEvent::AmdReading(gpus) => {
+            IntakeEvent::AmdReading(gpus) => {
                 let observer_events = self.observer.record_amd_gpus(gpus);
                 self.record_observer_events(&observer_events);
             }
-            PumpEvent::Problem { code, message } => {
+            IntakeEvent::Problem { code, message } => {
                 tracing::warn!("{message}");
                 self.recorder.note(code, message);
             }
-            PumpEvent::Closed(_) | PumpEvent::MetricFilesRead => {}
+            IntakeEvent::Closed(_) | IntakeEvent::MetricFilesRead => {}
         }
     }
 
@@ -139,7 +139,7 @@ impl Intake {
         let bound = Instant::now() + LAST_READING_WAIT;
         loop {
             match timeout_at(bound, self.events.recv()).await {
-                Ok(Some(PumpEvent::MetricFilesRead) | None) => return,
+                Ok(Some(IntakeEvent::MetricFilesRead) | None) => return,
                 Ok(Some(event)) => self.record(event),
                 Err(_) => {
                     let message = "the metric files did not respond; their ends are missing";
@@ -156,7 +156,7 @@ impl Intake {
             self.record(event);
         }
         while let Ok(finding) = self.channel.try_recv() {
-            self.record(PumpEvent::Findings(vec![finding]));
+            self.record(IntakeEvent::Findings(vec![finding]));
         }
     }
 }
