@@ -175,9 +175,10 @@ impl StartedRun {
         let metric_files = MetricFiles::new(&settings.collect, files, events_sender.clone());
         let (reaper, tails) = (Reaper::default(), <[SharedTail; 2]>::default());
         let [stdout_tail, stderr_tail] = tails.clone();
-        let watcher = events_sender.clone();
+        let observer_events = events_sender.clone();
         let observe = settings.observe.clone();
-        let observer = Observer::new(observe, reaper.clone(), watcher, stdout_tail, stderr_tail);
+        let observer =
+            Observer::new(observe, reaper.clone(), observer_events, stdout_tail, stderr_tail);
         let termination_log = termination_log(settings);
         let context = HandOverContext {
             dir: prepared.dir.as_deref(),

@@ -129,7 +129,7 @@ fn trial_command(
             "the parameters {one:?} and {other:?} share one TRIALKEEPER_PARAM_ variable; TRIALKEEPER_PARAMETERS has both"
         );
     }
-    let facts = EnvironmentInputs {
+    let inputs = EnvironmentInputs {
         platform: args.trial.platform.as_deref(),
         experiment: args.trial.experiment.as_ref().map(|_| ids.experiment.as_str()),
         trial: args.trial.trial.as_ref().map(|_| ids.trial.as_str()),
@@ -144,7 +144,7 @@ fn trial_command(
         run_mark: &run_mark,
     };
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let environment = environment::changes(&inherited, &facts);
+    let environment = environment::changes(&inherited, &inputs);
     let (program, arguments) =
         settings.command.split_first().expect("clap requires a command or a shell line");
     TrialCommand {

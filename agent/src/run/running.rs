@@ -119,10 +119,10 @@ impl WatchedRun {
             }
             Err(error) => {
                 tracing::error!("{}", chain(&error));
-                let (recorder, watcher) = parts.intake.into_parts();
+                let (recorder, observer) = parts.intake.into_parts();
                 let end = summary::trial_end_of(&error);
                 let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
-                let observed = Observations { end, ..watcher.observations() };
+                let observed = Observations { end, ..observer.observations() };
                 EndedRun { observed, recorder, signals: parts.signals, stop_signalled }
             }
         };
@@ -134,13 +134,13 @@ impl WatchedRun {
 async fn supervise_trial(settings: &Settings, mut supervisor: Supervisor) -> EndedRun {
     let ending = supervise(&mut supervisor).await;
     let Supervisor { intake, signals, .. } = supervisor;
-    let (mut recorder, watcher) = intake.into_parts();
+    let (mut recorder, observer) = intake.into_parts();
     let stop_signalled = ending.stop_signalled;
     let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
     recorder.conclude(succeeded);
-    let observed = observations_at_end(&watcher, ending);
+    let observed = observations_at_end(&observer, ending);
     if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
-        for last in watcher.last_lines(&observed) {
+        for last in observer.last_lines(&observed) {
             recorder.report(ReportBody::Log(last));
         }
     }

@@ -132,7 +132,7 @@ pub(super) fn log_summary(
     }
     if settings.manager.is_none() || settings.verbose >= 1 {
         let undelivered = left.map(|left| left.outcome.undelivered);
-        let facts = summary_text::RunSummary { verdict, metrics, dir, undelivered };
-        log::print(&summary_text::summary(&facts), SUMMARY_WAIT);
+        let run = summary_text::RunSummary { verdict, metrics, dir, undelivered };
+        log::print(&summary_text::render_summary(&run), SUMMARY_WAIT);
     }
 }

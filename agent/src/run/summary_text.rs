@@ -7,7 +7,7 @@ use trial_protocol::Verdict;
 
 use crate::supervise::recorder::MetricSummary;
 
-/// The facts of the summary.
+/// The content of the summary.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSummary<'a> {
     /// The verdict.
@@ -21,9 +21,9 @@ pub struct RunSummary<'a> {
 }
 
 /// Returns the summary, several lines.
-pub fn summary(facts: &RunSummary<'_>) -> String {
-    let mut lines = vec![("result", facts.verdict.message.clone())];
-    let metrics = facts.metrics;
+pub fn render_summary(run: &RunSummary<'_>) -> String {
+    let mut lines = vec![("result", run.verdict.message.clone())];
+    let metrics = run.metrics;
     if let Some(value) = &metrics.final_value {
         let name = metrics.name.as_deref().unwrap_or_default();
         let derived = if metrics.derived { " (the last intermediate result)" } else { "" };
@@ -41,16 +41,16 @@ pub fn summary(facts: &RunSummary<'_>) -> String {
         lines.push(("unreadable", format!("{} metric-like values", metrics.unreadable)));
     }
     lines.extend(metrics.notes.iter().map(|note| ("note", note.clone())));
-    if let Some(duration) = facts.verdict.duration_ms {
+    if let Some(duration) = run.verdict.duration_ms {
         lines.push(("duration", format_duration(duration)));
     }
-    if let Some(exit) = facts.verdict.exit {
+    if let Some(exit) = run.verdict.exit {
         lines.push(("exit code", exit.shell_code().to_string()));
     }
-    if let Some(undelivered @ 1..) = facts.undelivered {
+    if let Some(undelivered @ 1..) = run.undelivered {
         lines.push(("undelivered", format!("{undelivered} reports")));
     }
-    if let Some(dir) = facts.dir {
+    if let Some(dir) = run.dir {
         lines.push(("files", dir.display().to_string()));
     }
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -90,13 +90,13 @@ mod tests {
             notes: vec!["of 2".to_owned()],
             ..MetricSummary::default()
         };
-        let facts = RunSummary {
+        let run = RunSummary {
             verdict: &verdict,
             metrics: &metrics,
             dir: Some(Path::new("/r")),
             undelivered: None,
         };
-        let text = summary(&facts);
+        let text = render_summary(&run);
         let rest: Vec<_> = text.lines().skip(1).collect();
         assert_eq!(
             rest,

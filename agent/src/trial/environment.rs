@@ -30,7 +30,7 @@ pub struct EnvironmentChanges {
     pub set: Vec<(OsString, OsString)>,
 }
 
-/// The facts for the trial. `None`: no flag gives the fact, and an inherited variable keeps its value.
+/// The values for the trial's environment. `None`: no flag gives the value, and an inherited variable keeps its value.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvironmentInputs<'a> {
     /// `NNI_PLATFORM`.
@@ -63,7 +63,7 @@ pub struct EnvironmentInputs<'a> {
 /// Returns the changes to make to the environment `inherited`.
 pub fn changes(
     inherited: &[(OsString, OsString)],
-    facts: &EnvironmentInputs<'_>,
+    inputs: &EnvironmentInputs<'_>,
 ) -> EnvironmentChanges {
     let is_agents = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
@@ -71,13 +71,13 @@ pub fn changes(
     let mut set =
         VariableSetter { inherited, set: Vec::new(), parameter_bytes_left: MAX_TOTAL_BYTES };
 
-    set.set_or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
-    set.set_or_inherit("NNI_EXP_ID", facts.experiment.map(OsString::from), "standalone");
-    set.set_or_inherit("NNI_TRIAL_JOB_ID", facts.trial.map(OsString::from), "standalone");
-    set.set_or_inherit("NNI_TRIAL_SEQ_ID", facts.sequence.map(|n| n.to_string().into()), "0");
+    set.set_or_inherit("NNI_PLATFORM", inputs.platform.map(OsString::from), "local");
+    set.set_or_inherit("NNI_EXP_ID", inputs.experiment.map(OsString::from), "standalone");
+    set.set_or_inherit("NNI_TRIAL_JOB_ID", inputs.trial.map(OsString::from), "standalone");
+    set.set_or_inherit("NNI_TRIAL_SEQ_ID", inputs.sequence.map(|n| n.to_string().into()), "0");
     for name in ["NNI_SYS_DIR", "NNI_OUTPUT_DIR"] {
-        let fallback = || facts.fallback_dir.filter(|_| !set.has_inherited(name));
-        if let Some(dir) = facts.output_dir.or_else(fallback) {
+        let fallback = || inputs.fallback_dir.filter(|_| !set.has_inherited(name));
+        if let Some(dir) = inputs.output_dir.or_else(fallback) {
             set.set_variable(name, dir.as_os_str());
         }
     }
@@ -86,10 +86,10 @@ pub fn changes(
     if let Some(dir) = set.value_of("NNI_OUTPUT_DIR") {
         set.set_variable("TRIALKEEPER_OUTPUT_DIR", dir);
     }
-    if let Some((dir, file)) = set.value_of("NNI_SYS_DIR").zip(facts.reports_file) {
+    if let Some((dir, file)) = set.value_of("NNI_SYS_DIR").zip(inputs.reports_file) {
         set.set_variable("TRIALKEEPER_REPORTS_FILE", Path::new(&dir).join(file));
     }
-    if let Some(dir) = facts.code_dir.filter(|_| !set.has_inherited("NNI_CODE_DIR")) {
+    if let Some(dir) = inputs.code_dir.filter(|_| !set.has_inherited("NNI_CODE_DIR")) {
         set.set_variable("NNI_CODE_DIR", dir.as_os_str());
     }
     // `REUSE_MODE` makes the SDK print its metrics to stdout, where the agent reads them, and leave `sys.stdout`
@@ -99,15 +99,15 @@ pub fn changes(
     // Without it, Python buffers up to 8 KiB of output. A trial that is killed would lose the metrics in it.
     set.set_or_inherit("PYTHONUNBUFFERED", None, "1");
 
-    set.set_variable(RUN_VARIABLE, facts.run_mark);
-    for (name, value) in facts.peers {
+    set.set_variable(RUN_VARIABLE, inputs.run_mark);
+    for (name, value) in inputs.peers {
         set.set_variable(name, value);
     }
-    set.set_if_allowed("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
-    if let Some(file) = facts.parameters_file {
+    set.set_if_allowed("TRIALKEEPER_PARAMETERS", inputs.parameters.to_json().into_bytes());
+    if let Some(file) = inputs.parameters_file {
         set.set_variable("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
     }
-    for (name, value) in &facts.parameters.values {
+    for (name, value) in &inputs.parameters.values {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         set.set_if_allowed(
             &format!("TRIALKEEPER_PARAM_{}", variable_suffix(name)),

@@ -26,13 +26,13 @@ fn environment_inputs(parameters: &Parameters) -> EnvironmentInputs<'_> {
 /// Returns the trial's whole environment.
 fn trial_environment(
     inherited: &[(&str, &str)],
-    facts: &EnvironmentInputs<'_>,
+    inputs: &EnvironmentInputs<'_>,
 ) -> BTreeMap<String, String> {
     let inherited: Vec<_> = inherited
         .iter()
         .map(|(name, value)| (OsString::from(name), OsString::from(value)))
         .collect();
-    let changes = changes(&inherited, facts);
+    let changes = changes(&inherited, inputs);
     let kept = inherited.into_iter().filter(|(name, _)| !changes.remove.contains(name));
     kept.chain(changes.set.clone())
         .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
@@ -67,7 +67,7 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
     ];
     #[rustfmt::skip]
     let table = [
-        // variable            inherited? facts     value
+        // variable            inherited? inputs     value
         ("NNI_PLATFORM",       false, &plain,   Some("local")),
         ("NNI_PLATFORM",       true,  &plain,   Some("kubeflow")),
         ("NNI_PLATFORM",       true,  &flags,   Some("frameworkcontroller")),
@@ -96,9 +96,9 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
         ("REUSE_MODE",         true,  &plain,   Some("true")),
         ("MULTI_PHASE",        false, &plain,   Some("false")),
     ];
-    for (name, inherit, facts, value) in table {
+    for (name, inherit, inputs, value) in table {
         let inherited: &[_] = if inherit { &caller } else { &[] };
-        let seen = trial_environment(inherited, facts);
+        let seen = trial_environment(inherited, inputs);
         assert_eq!(seen.get(name).map(String::as_str), value, "{name}, inherited: {inherit}");
     }
 }
@@ -121,8 +121,8 @@ fn the_file_of_reports_is_beside_the_files_of_nni() {
         (&no_dir, &[], None),
         (&not_read, callers, None),
     ];
-    for (facts, inherited, value) in table {
-        let seen = trial_environment(inherited, facts);
+    for (inputs, inherited, value) in table {
+        let seen = trial_environment(inherited, inputs);
         assert_eq!(seen.get("TRIALKEEPER_REPORTS_FILE").map(String::as_str), value);
     }
 }
@@ -134,11 +134,11 @@ fn parameters_are_set_in_every_form() {
             {"lr": 0.1, "optimizer": "adam", "deep/er key": {"a": [1, null]}, "on": true, "nul": "a\u0000b"}}"#,
     )
     .unwrap();
-    let facts = EnvironmentInputs {
+    let inputs = EnvironmentInputs {
         parameters_file: Some(Path::new("/o/parameters.json")),
         ..environment_inputs(&parameters)
     };
-    let seen = trial_environment(&[], &facts);
+    let seen = trial_environment(&[], &inputs);
     #[rustfmt::skip]
     let table = [
         ("TRIALKEEPER_PARAM_lr",          Some("0.1")),
