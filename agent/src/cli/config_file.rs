@@ -147,7 +147,7 @@ pub(super) fn origins(command: &Command, run: &ArgMatches, settings: &Settings) 
             Some([value]) => writeln!(text, "{name} = {value:?}  # {origin}"),
             Some(values) => writeln!(text, "{name} = {values:?}  # {origin}"),
         };
-        written.expect("a String takes everything");
+        written.expect("writing to a String cannot fail");
     }
     text
 }

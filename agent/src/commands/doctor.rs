@@ -129,16 +129,17 @@ fn render_text(report: &Report) -> String {
             CheckState::Fail => "FAIL",
             CheckState::Skipped => "-",
         };
-        writeln!(text, "{word:<4}  {name:<width$}  {finding}").expect("a String takes everything");
+        writeln!(text, "{word:<4}  {name:<width$}  {finding}")
+            .expect("writing to a String cannot fail");
         if let Some(advice) = advice {
             writeln!(text, "{:<4}  {:<width$}  -> {advice}", "", "")
-                .expect("a String takes everything");
+                .expect("writing to a String cannot fail");
         }
     }
     match report.first_failure {
         Some(name) => writeln!(text, "\nFirst failure: {name}."),
         None => writeln!(text, "\nNo check failed."),
     }
-    .expect("a String takes everything");
+    .expect("writing to a String cannot fail");
     text
 }

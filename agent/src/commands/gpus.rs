@@ -158,7 +158,7 @@ fn render_text(reading: &GpuReading) -> String {
             "{:<3}  {name:<28.28}  {usage:>4}  {memory:>19}  {power:>13}  {temperature:>5}  {clock:>8}",
             gpu.index
         )
-        .expect("a String takes everything");
+        .expect("writing to a String cannot fail");
     }
     text
 }

@@ -167,7 +167,7 @@ fn render_text(found: &TrialFiles) -> String {
         lines.push(("file", format!("{name}, {size} bytes")));
     }
     lines.iter().fold(String::new(), |mut text, (name, value)| {
-        writeln!(text, "{name:10}  {value}").expect("a String takes everything");
+        writeln!(text, "{name:10}  {value}").expect("writing to a String cannot fail");
         text
     })
 }

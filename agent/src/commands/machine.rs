@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 
 use self::files::{create_private_dir, write_files};
 use self::job::Job;
+use crate::cli::AGENT_FAULT;
 use crate::trial::guard::OWN_PROGRAM;
 
 mod fence;
+mod fence_attempts;
 mod files;
-mod give_up;
 mod gpu_locks;
 mod job;
 mod lock;
@@ -43,7 +44,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
             print_error(
                 "trialkeeper machine is started by the manager, with the folder of its files",
             );
-            ExitCode::from(125)
+            ExitCode::from(AGENT_FAULT)
         }
     }
 }
@@ -54,7 +55,7 @@ fn run_detached(words: &[OsString]) -> ExitCode {
     setsid().ok();
     let error = Command::new(OWN_PROGRAM).arg0("trialkeeper").args(words).exec();
     print_error(&format!("cannot execute the agent: {error}"));
-    ExitCode::from(125)
+    ExitCode::from(AGENT_FAULT)
 }
 
 /// Writes to standard error, which ssh passes to the manager. Ignores a closed standard error.
@@ -68,7 +69,7 @@ fn serve(root: &Path) -> ExitCode {
         let mut line = Vec::new();
         match (&mut stdin).take(MAX_MESSAGE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return ExitCode::SUCCESS,
-            Ok(_) if !line.ends_with(b"\n") => return ExitCode::from(125),
+            Ok(_) if !line.ends_with(b"\n") => return ExitCode::from(AGENT_FAULT),
             Ok(_) => {}
         }
         let Ok(request) = serde_json::from_slice::<Value>(&line) else { continue };
@@ -130,7 +131,7 @@ fn perform_request(root: &Path, method: &str, params: &Value) -> Result<Value, R
         }
         "ping" | "close" => Ok(json!({})),
         "clean_up" => Ok(fs::remove_dir_all(root).map(|()| json!({}))?),
-        "fence" => give_up::give_up(root, params),
+        "fence" => fence_attempts::fence_attempts(root, params),
         "submit" => Job::from_params(root, params)?.submit(params),
         "adopt" => Job::from_params(root, params)?.adopt(params),
         "cancel" => Ok(Job::from_params(root, params)?.cancel()),

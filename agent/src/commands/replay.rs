@@ -17,7 +17,7 @@ use crate::util::errors::chain;
 
 /// The spool to deliver, and its destination.
 #[derive(Debug)]
-pub struct Request {
+pub struct ReplayRequest {
     /// An output directory with a spool, or a spool.
     pub dir: PathBuf,
     /// The trial that the reports belong to, if the spool does not name it.
@@ -85,7 +85,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     let sender =
         sender.map(|(experiment, trial)| Sender { experiment, trial, dialect: Dialect::Native });
     let ReplayArgs { dir, flush: timeout, .. } = args;
-    let request = Request { dir, sender, manager, token_file, ca_file, timeout };
+    let request = ReplayRequest { dir, sender, manager, token_file, ca_file, timeout };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -110,7 +110,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
 }
 
 /// Delivers all remaining reports, each under the attempt that wrote it, the oldest attempt first.
-pub async fn replay(request: Request) -> Result<Outcome, Error> {
+pub async fn replay(request: ReplayRequest) -> Result<Outcome, Error> {
     let inside = request.dir.join("spool");
     let path = if inside.is_dir() { inside } else { request.dir };
     if !path.is_dir() {

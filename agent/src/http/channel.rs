@@ -124,7 +124,7 @@ fn random_path() -> Result<String, Error> {
     provider.secure_random.fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     let mut path = "/".to_owned();
     for byte in bytes {
-        write!(path, "{byte:02x}").expect("a String takes everything");
+        write!(path, "{byte:02x}").expect("writing to a String cannot fail");
     }
     Ok(path)
 }

@@ -70,7 +70,7 @@ impl Page {
         if value.is_infinite() {
             self.push_words(&[if value > 0.0 { "+Inf" } else { "-Inf" }]);
         } else {
-            write!(self.0, "{value}").expect("a String takes everything");
+            write!(self.0, "{value}").expect("writing to a String cannot fail");
         }
         self.0.push('\n');
     }

@@ -65,7 +65,7 @@ struct UnpackBudget {
 
 impl UnpackBudget {
     fn spend(&mut self, entries: usize, bytes: u64) -> Result<(), Error> {
-        let left = |room: Option<usize>, bytes: Option<u64>| Some((room?, bytes?));
+        let left = |entries: Option<usize>, bytes: Option<u64>| Some((entries?, bytes?));
         let left = left(self.entries.checked_sub(entries), self.bytes.checked_sub(bytes));
         (self.entries, self.bytes) = left.ok_or(Error::TooLarge)?;
         Ok(())
@@ -84,7 +84,7 @@ pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
     unpack_bounded(archive, into, UnpackBudget { entries: MAX_CODE_ENTRIES, bytes: MAX_CODE_BYTES })
 }
 
-fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Result<(), Error> {
+fn unpack_bounded(archive: impl Read, into: &Path, mut budget: UnpackBudget) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
@@ -93,7 +93,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
     let mut archive = Archive::new(archive);
     let (mut links, mut folders) = (Vec::new(), Vec::new());
     while let Some(entry) = archive.next_entry().map_err(Error::Archive)? {
-        room.spend(1, 0)?;
+        budget.spend(1, 0)?;
         let name = PathBuf::from(std::ffi::OsStr::from_bytes(&entry.name));
         let inside = normalize_name(&name).ok_or_else(|| Error::LeadsOut { name: name.clone() })?;
         if inside.as_os_str().is_empty() {
@@ -111,7 +111,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
             EntryKind::File => {
                 create_parents(into, &inside).map_err(failed(&path))?;
                 let mut file = create_file(&path, entry.mode).map_err(failed(&path))?;
-                copy_content(&mut archive, &mut file, &path, &mut room)?;
+                copy_content(&mut archive, &mut file, &path, &mut budget)?;
                 let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
                 // Ignored: a file system may not be able to store the time.
                 changed.map(|changed| file.set_modified(changed).ok());
@@ -312,7 +312,7 @@ fn copy_content(
     archive: &mut impl Read,
     file: &mut File,
     path: &Path,
-    room: &mut UnpackBudget,
+    budget: &mut UnpackBudget,
 ) -> Result<(), Error> {
     let mut portion = vec![0; 64 << 10];
     loop {
@@ -320,7 +320,7 @@ fn copy_content(
         if read == 0 {
             return Ok(());
         }
-        room.spend(0, to_u64(read))?;
+        budget.spend(0, to_u64(read))?;
         io::Write::write_all(file, &portion[..read])
             .map_err(|source| Error::Write { path: path.to_owned(), source })?;
     }

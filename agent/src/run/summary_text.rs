@@ -78,7 +78,7 @@ mod tests {
     use crate::verdict::{Observations, TrialEnd, conclude};
 
     #[test]
-    fn the_summary_of_a_good_run_lists_its_facts() {
+    fn the_summary_of_a_good_run_lists_its_content() {
         let exit = TrialExit::Code(0);
         let end = TrialEnd::Exited { exit, wait_status: Some(0) };
         let verdict =

@@ -162,7 +162,7 @@ impl Visit for EventText {
             }
             name => write!(self.0, " {name}={value:?}"),
         };
-        written.expect("a String takes everything");
+        written.expect("writing to a String cannot fail");
     }
 }
 

@@ -17,7 +17,7 @@ const START_LOCK_FILE: &str = "gate";
 /// The content of a fence whose attempt has ended.
 const ENDED_MARK: &str = "over\n";
 
-/// Permits the start of an attempt, unless it is fenced. No fence can be raised until the lock is dropped.
+/// Permits the start of an attempt, unless it is fenced. No fence can be created until the lock is dropped.
 pub(super) fn permit_start(root: &Path, attempt: &str) -> Result<Flock<File>, Refusal> {
     let gate = lock_starts(root)?;
     if fence_path(root, attempt).exists() {
@@ -27,7 +27,7 @@ pub(super) fn permit_start(root: &Path, attempt: &str) -> Result<Flock<File>, Re
     Ok(gate)
 }
 
-/// Raises a fence. Returns `false` if the fence exists and its attempt has ended.
+/// Creates a fence. Returns `false` if the fence exists and its attempt has ended.
 pub(super) fn create_fence(root: &Path, attempt: &str) -> io::Result<bool> {
     let path = fence_path(root, attempt);
     if fs::read_to_string(&path).is_ok_and(|text| text == ENDED_MARK) {

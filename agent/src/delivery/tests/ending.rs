@@ -44,7 +44,7 @@ async fn undelivered_reports_stay_and_are_replayed() {
     let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
     std::fs::write(&file, format!("{}\n", server.url)).unwrap();
     for round in ["the rest", "nothing more"] {
-        let request = crate::commands::replay::Request {
+        let request = crate::commands::replay::ReplayRequest {
             dir: dir.path().to_owned(),
             sender: None,
             manager: ManagerAddress::File(file.clone()),
@@ -72,7 +72,7 @@ async fn a_failed_replay_returns_the_number_of_undelivered_reports() {
         spool.append(0, ReportBody::Note { code: "large".to_owned(), message });
     }
     assert!(spool.close(TEST_TIMEOUT).await);
-    let request = crate::commands::replay::Request {
+    let request = crate::commands::replay::ReplayRequest {
         dir: dir.path().to_owned(),
         sender: None,
         manager: ManagerAddress::File(dir.path().join("absent")),
@@ -108,7 +108,7 @@ async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_n
         assert!(spool.close(TEST_TIMEOUT).await);
     }
     let server = Server::start(vec![Answer::Ack]).await;
-    let request = |sender| crate::commands::replay::Request {
+    let request = |sender| crate::commands::replay::ReplayRequest {
         dir: dir.path().to_owned(),
         sender,
         manager: ManagerAddress::Url(server.url.clone()),

@@ -20,7 +20,7 @@ const FENCE_GRACE: Duration = Duration::from_secs(5);
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Fences the attempts in `params`, and returns when none of them is running.
-pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
+pub(super) fn fence_attempts(root: &Path, params: &Value) -> Result<Value, Refusal> {
     let keys = params["attempts"].as_array().ok_or_else(|| invalid_params("attempts"))?;
     let jobs = keys.iter().map(|key| Job::from_params(root, &json!({"key": key})));
     let jobs = jobs.collect::<Result<Vec<Job>, Refusal>>()?;
