@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 
-def say(**message):
+def send(**message):
     print(json.dumps(message), flush=True)
 
 
@@ -68,7 +68,7 @@ def propose(trial, space, path=""):
     return parameters
 
 
-def recall(parameters, space, path=""):
+def to_optuna(parameters, space, path=""):
     """Returns Optuna's values and distributions for parameters that another process proposed."""
     params, distributions = {}, {}
     for name, entry in space.items():
@@ -82,7 +82,7 @@ def recall(parameters, space, path=""):
                     params[place] = at
                 elif below is not None and isinstance(value, dict) and value["_name"] == option["_name"]:
                     params[place] = at
-                    more = recall(value, below, f"{place}/{option['_name']}/")
+                    more = to_optuna(value, below, f"{place}/{option['_name']}/")
                     params.update(more[0])
                     distributions.update(more[1])
     return params, distributions
@@ -114,21 +114,21 @@ class Search:
             sampler=samplers[args.get("sampler", "TPE")](),
             pruner=pruners[args.get("pruner", "none")](),
         )
-        self.asked = {}
+        self.open_trials = {}
 
-    def hear(self, message):
+    def handle(self, message):
         kind = message["type"]
-        trial = self.asked.get(message.get("id"))
+        trial = self.open_trials.get(message.get("id"))
         if kind == "propose":
             trial = self.study.ask()
-            self.asked[message["id"]] = trial
-            say(type="proposal", id=message["id"], parameters=propose(trial, self.space))
+            self.open_trials[message["id"]] = trial
+            send(type="proposal", id=message["id"], parameters=propose(trial, self.space))
         elif kind == "intermediate" and trial is not None:
             value = number(message["value"])
             if value is not None and math.isfinite(value):
                 trial.report(value, message["sequence"])
                 if trial.should_prune():
-                    say(type="stop", trial=message["trial"], reason="pruned by Optuna")
+                    send(type="stop", trial=message["trial"], reason="pruned by Optuna")
         elif kind == "ended":
             self.ended(trial, message)
         elif kind == "import":
@@ -151,7 +151,7 @@ class Search:
     def add(self, parameters, value):
         if value is None or not math.isfinite(value):
             return
-        params, distributions = recall(parameters, self.space)
+        params, distributions = to_optuna(parameters, self.space)
         self.study.add_trial(create_trial(params=params, distributions=distributions, value=value))
 
 
@@ -162,11 +162,11 @@ def main():
         message = json.loads(line)
         if message["type"] == "hello":
             search = Search(message)
-            say(type="ready")
+            send(type="ready")
         elif message["type"] == "end":
             break
         else:
-            search.hear(message)
+            search.handle(message)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def test_all_words_of_other_tools_are_told_at_once():
 
 
 def test_the_manager_knows_the_same_words_of_other_tools():
-    words = list(_foreign._WORDS.items())
+    words = list(_foreign._FIELD_ALIASES.items())
     for part in (words[:15], words[15:]):
         config = {"trialCommand": "true", **{word: 1 for word, _ in part}}
         command = [str(find_program("trial-manager")), "run", "-", "--port", "0"]

@@ -10,7 +10,7 @@ from trialkeeper.errors import ConfigurationError
 __all__ = ["ForeignNames", "check_words", "counterpart"]
 
 #: The field for each word. ``manager/src/config/foreign.rs`` has the same list for experiment files.
-_WORDS = {
+_FIELD_ALIASES = {
     "max_trials": "max_trial_number",
     "n_trials": "max_trial_number",
     "num_samples": "max_trial_number",
@@ -42,7 +42,7 @@ _WORDS = {
     "name": "experiment_name",
     "study_name": "experiment_name",
 }
-_FIELDS = {word.replace("_", ""): field for word, field in _WORDS.items()}
+_FIELDS = {word.replace("_", ""): field for word, field in _FIELD_ALIASES.items()}
 
 
 def counterpart(word: str) -> Optional[str]:

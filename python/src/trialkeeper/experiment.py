@@ -47,7 +47,7 @@ Callback = Callable[["Experiment", Trial], object]
 #: The interval at which a running search is checked, in seconds.
 _POLL_S = 0.25
 #: The interval at which a running search is checked for trouble, in seconds.
-_LOOK_S = 2.0
+_TROUBLE_CHECK_S = 2.0
 #: The maximum number of times that :meth:`Experiment.run` restarts a killed manager.
 _MAX_RESTARTS = 3
 #: The maximum number of trials or metrics in one response.
@@ -55,7 +55,7 @@ _TRIALS_PAGE, _METRICS_PAGE = 1000, 10000
 
 
 #: The words of other tools for the members of :class:`Experiment`.
-_WORDS = {
+_EXPERIMENT_ADVICE = {
     "best_trial": "`best`",
     "best_params": "`best.parameters`",
     "best_value": "`best.value`",
@@ -100,7 +100,7 @@ class Experiment(ForeignNames):
     :raises ConfigurationError: if fields are given together with a file, or have another tool's names.
     """
 
-    _FOREIGN = _WORDS
+    _FOREIGN = _EXPERIMENT_ADVICE
 
     def __init__(
         self,
@@ -629,7 +629,7 @@ class _Watch:
         self._warned: set[int] = set()
         self._progress: Optional[Progress] = None
         self._trouble: Optional[str] = None
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def begin(self, progress: Optional[bool]) -> None:
         """Begins to show the started search; ``progress`` as in :meth:`Experiment.run`."""
@@ -643,8 +643,8 @@ class _Watch:
         if trial is None:
             if self._progress is not None:
                 self._progress.tick()
-            if time.monotonic() - self._looked_at >= _LOOK_S:
-                self._look()
+            if time.monotonic() - self._checked_at >= _TROUBLE_CHECK_S:
+                self._warn_of_trouble()
             return
         if self._progress is not None:
             self._progress.add(trial)
@@ -663,13 +663,13 @@ class _Watch:
 
     def end(self) -> None:
         """Shows the current state of the search."""
-        self._look()
+        self._warn_of_trouble()
         if self._progress is not None:
             self._progress.end()
 
-    def _look(self) -> None:
+    def _warn_of_trouble(self) -> None:
         """Warns of the search's trouble when it changes, as of a tuner that has failed."""
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         try:
             trouble = self._experiment.show().get("trouble")
         except (ManagerError, OSError):

@@ -102,15 +102,15 @@ class Unavailable(ServiceError):
         self.after = after
 
 
-class _Settings(ServiceError):
+class _InvalidSettings(ServiceError):
     code = -32008
 
 
-class _Version(ServiceError):
+class _UnsupportedVersion(ServiceError):
     code = -32007
 
 
-class _Cancelled(ServiceError):
+class _CancelledAttempt(ServiceError):
     code = -32006
 
 
@@ -273,7 +273,7 @@ class TrainingService:
         self._records_lock = threading.Lock()
         self._out: Optional[TextIO] = None
         self._out_lock = threading.Lock()
-        self._look = threading.Event()
+        self._poll_request = threading.Event()
         self._stopped = threading.Event()
 
     # To override.
@@ -357,7 +357,7 @@ class TrainingService:
 
     def look_soon(self) -> None:
         """Triggers an immediate call of ``poll`` after an event."""
-        self._look.set()
+        self._poll_request.set()
 
     def log(self, message: str) -> None:
         """Writes a line into the manager's log."""
@@ -392,7 +392,7 @@ class TrainingService:
                 else:
                     pool.submit(self._answer, message)
         self._stopped.set()
-        self._look.set()
+        self._poll_request.set()
         self.close()
         if message is not None and message.get("method") == "close":
             self._answer({**message, "method": "ping"})
@@ -480,13 +480,13 @@ class TrainingService:
         versions = params["protocol"]
         if not versions["min"] <= PROTOCOL <= versions["max"]:
             older = "the plugin" if versions["min"] > PROTOCOL else "trial-manager"
-            raise _Version(
+            raise _UnsupportedVersion(
                 f"this plugin uses version {PROTOCOL} of the protocol, and trial-manager uses versions "
                 f"{versions['min']} to {versions['max']}; update {older}"
             )
         settings = params.get("settings") or {}
         if not isinstance(settings, dict):
-            raise _Settings("settings: expected an object")
+            raise _InvalidSettings("settings: expected an object")
         self.settings = settings
         self.gpus = (params.get("resources") or {}).get("gpus")
         self.state_dir = Path(params["state_dir"])
@@ -550,7 +550,7 @@ class TrainingService:
         if record.handle is not None:
             return {"handle": record.handle, "created": False}
         if record.data.get("cancelled"):
-            raise _Cancelled("the attempt was cancelled before it was submitted")
+            raise _CancelledAttempt("the attempt was cancelled before it was submitted")
         job = self._job(params)
         may_run = bool(record.data.get("job"))
         handle = self.find(job) if may_run else None
@@ -666,16 +666,16 @@ class TrainingService:
         pause = self.poll_seconds
         while not self._stopped.is_set():
             try:
-                self._look_at_all()
+                self._poll_all()
                 pause = self.poll_seconds
             except Exception as error:
                 # An error of the platform ends no job.
                 pause = min(max(pause * 2, 1.0), 60.0)
                 print(f"cannot poll the jobs; the next try is in {pause:.0f} s: {error}", file=sys.stderr)
-            if self._look.wait(pause):
-                self._look.clear()
+            if self._poll_request.wait(pause):
+                self._poll_request.clear()
 
-    def _look_at_all(self) -> None:
+    def _poll_all(self) -> None:
         living = {record.handle: record for record in self._all() if record.lives}
         jobs = {handle: record.job() for handle, record in living.items() if handle is not None}
         if not jobs:

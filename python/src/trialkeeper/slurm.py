@@ -84,8 +84,12 @@ _ENDED = {
     "REVOKED": "revoked",
 }
 _WAITING = {"PENDING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
-_AWAY = re.compile(r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE)
-_FULL = re.compile(r"MaxSubmit|violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE)
+_UNREACHABLE_ERRORS = re.compile(
+    r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE
+)
+_LIMIT_ERRORS = re.compile(
+    r"MaxSubmit|violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE
+)
 
 
 def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
@@ -188,7 +192,7 @@ class Slurm(TrainingService):
             raise Refused(f"{argv[0]} is not on the PATH; can this machine submit jobs to Slurm?") from error
         except subprocess.TimeoutExpired as error:
             raise Unavailable(f"{argv[0]} did not end within {_COMMAND_SECONDS:.0f} s") from error
-        if done.returncode != 0 and _AWAY.search(done.stderr):
+        if done.returncode != 0 and _UNREACHABLE_ERRORS.search(done.stderr):
             raise Unavailable(done.stderr.strip())
         return done
 
@@ -266,7 +270,7 @@ class Slurm(TrainingService):
         done = self.run("sbatch", *self.arguments(job), stdin=script)
         if done.returncode != 0:
             message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
-            raise NoRoom(message) if _FULL.search(message) else Refused(message)
+            raise NoRoom(message) if _LIMIT_ERRORS.search(message) else Refused(message)
         return done.stdout.strip().split(";")[0]
 
     def find(self, job: Job) -> Optional[str]:

@@ -41,14 +41,14 @@ _open_studies: weakref.WeakSet[Study] = weakref.WeakSet()
 
 
 #: The words of other tools for what this module has, for the errors of unknown names.
-_TRIAL_WORDS = {
+_TRIAL_ADVICE = {
     "params": "`parameters`",
     "suggest_": "in the study's space, and its value in `parameters`",
     "report": "`tell(suggestion, value)` of the study, with the final value only",
     "should_prune": "an `assessor` of tk.Experiment or tk.search",
     "set_user_attr": "not available; keep your own values by the suggestion's number",
 }
-_STUDY_WORDS = {
+_STUDY_ADVICE = {
     "optimize": "tk.search(objective, space, max_trials=…), or a loop of ask() and tell()",
     "best_trial": "`best`",
     "best_params": "`best.parameters`",
@@ -78,7 +78,7 @@ _ARGUMENTS = {
 class Suggestion(ForeignNames):
     """Parameters to evaluate."""
 
-    _FOREIGN = _TRIAL_WORDS
+    _FOREIGN = _TRIAL_ADVICE
 
     #: The number of the suggestion in its study, from 0.
     number: int
@@ -89,7 +89,7 @@ class Suggestion(ForeignNames):
 class StudyTrial(ForeignNames):
     """A suggestion, or a result from elsewhere, with its state and value."""
 
-    _FOREIGN = _TRIAL_WORDS
+    _FOREIGN = _TRIAL_ADVICE
 
     #: The number of the suggestion; ``None`` for a result from elsewhere.
     number: Optional[int]
@@ -124,7 +124,7 @@ class Study(ForeignNames):
     :raises ConfigurationError: if the space or the tuner cannot be used, or the file belongs to another study.
     """
 
-    _FOREIGN = _STUDY_WORDS
+    _FOREIGN = _STUDY_ADVICE
 
     def __init__(
         self,

@@ -23,11 +23,11 @@ def find_spec(name: str, path: Optional[Sequence[str]]) -> Optional[importlib.ma
         )
     spec = importlib.machinery.PathFinder.find_spec(name, path)
     if spec is not None and spec.loader is not None:
-        spec.loader = _MendingLoader(spec.loader)  # type: ignore[assignment]
+        spec.loader = _PatchingLoader(spec.loader)  # type: ignore[assignment]
     return spec
 
 
-class _MendingLoader:
+class _PatchingLoader:
     """Loads the module with its own loader, then patches it."""
 
     def __init__(self, loader: Any) -> None:
@@ -41,10 +41,10 @@ class _MendingLoader:
 
     def exec_module(self, module: types.ModuleType) -> None:
         self._loader.exec_module(module)
-        mend(module)
+        patch(module)
 
 
-def mend(config: types.ModuleType) -> None:
+def patch(config: types.ModuleType) -> None:
     """Makes NNI's configuration classes accept the examples of NNI's documentation, which nni 3.0 rejects.
 
     * Names of attributes ignore case and underscores, as keywords do (``gpuNumber``).
