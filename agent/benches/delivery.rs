@@ -17,9 +17,9 @@ use trial_protocol::{
 };
 use trialkeeper::collect::LineCutter;
 use trialkeeper::delivery::{self, ManagerAddress};
-use trialkeeper::output::log_lines::Secrets;
 use trialkeeper::spool::{Dialect, Options, Sender, Spool};
 use trialkeeper::supervise::recorder::NniRecorder;
+use trialkeeper::util::secrets::Secrets;
 
 const DELIVERY_TIMEOUT: Duration = Duration::from_mins(2);
 /// Length of a line of the trial's output, newline included, in bytes.

@@ -17,10 +17,11 @@ use crate::observe::detect::{Alarm, DetectSpec, DetectorInput, Detectors};
 use crate::observe::sample::cgroup::{CgroupReader, cpu_percent, memory_percent};
 use crate::observe::sample::gpu::{GpuTableEvent, VisibleGpus};
 use crate::observe::sample::process::ProcessReader;
-use crate::output::log_lines::{Secrets, last_lines};
+use crate::output::log_lines::last_lines;
 use crate::output::{IntakeEvent, SharedTail};
 use crate::trial::reap::Reaper;
 use crate::util::numbers::to_millis;
+use crate::util::secrets::Secrets;
 use crate::verdict::Observations;
 
 mod amd_gpus;

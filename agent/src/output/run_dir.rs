@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use trial_protocol::Verdict;
 
 use crate::trial::parameters::Parameters;
+use crate::util::dates::civil_date;
 
 /// The requested directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,21 +168,6 @@ fn new_run_name(now_ms: i64, random: u64) -> String {
         .collect();
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}{month:02}{date:02}-{hour:02}{minute:02}{second:02}-{suffix}")
-}
-
-/// PURE: returns year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar). Years are counted
-/// from March: the leap day is then the last day of its year, so months have fixed lengths.
-pub fn civil_date(day: i64) -> (i64, i64, i64) {
-    const DAYS_IN_400_YEARS: i64 = 146_097;
-    let since_march_0000 = day + 719_468;
-    let era = since_march_0000.div_euclid(DAYS_IN_400_YEARS);
-    let day = since_march_0000.rem_euclid(DAYS_IN_400_YEARS);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + i64::from(month <= 2), month, date)
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@ use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
 use crate::cli::AGENT_FAULT;
-use crate::output::log_lines::Secrets;
 use crate::output::run_dir::{VERDICT_FILE, replace_file};
 use crate::supervise::phase::{Effect, Event, Phase, REPEAT_KILL_INTERVAL, Remaining};
 use crate::supervise::trial_exit;
@@ -31,6 +30,7 @@ use crate::trial::reexec::{ReexecState, take_inherited};
 use crate::trial::signals::signal_number;
 use crate::trial::tree::Leftovers;
 use crate::util::last_bytes::LastBytes;
+use crate::util::secrets::Secrets;
 use crate::verdict::{
     Observations, Stop, StopBy, TrialEnd, conclude, exit_code_for_frameworkcontroller,
     termination_message,

@@ -15,8 +15,9 @@ use crate::delivery::ManagerAddress;
 use crate::observe;
 use crate::observe::detect::{DetectSpec, StopConditions};
 use crate::observe::sample::gpu::VisibleGpus;
-use crate::output::log_lines::{self, Secrets};
+use crate::output::log_lines;
 use crate::spool::{Dialect, Sender};
+use crate::util::secrets::Secrets;
 
 mod pod;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use trial_protocol::{Metric, MetricKind, MetricValue, ReportBody};
 
 use crate::collect::{CollectSpec, Finding, Line, MetricRegistry, Source};
-use crate::output::log_lines::Secrets;
 use crate::spool::Spool;
 use crate::supervise::rules::{RuleViolation, Rules};
 use crate::util::clock::Clock;
 use crate::util::log::{PRINT_WAIT, print};
+use crate::util::secrets::Secrets;
 
 mod nni;
 

@@ -10,8 +10,8 @@ use trial_protocol::Direction;
 
 use crate::collect::{CollectSpec, Finding};
 use crate::output::file_tail::{FileCollectors, FileSpec};
-use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
+use crate::util::secrets::Secrets;
 
 /// The metric file of NNI's SDK, below a run's folder.
 pub const SDK_METRIC_FILE: &str = ".nni/metrics";

@@ -10,9 +10,9 @@ use trial_protocol::{Cause, OBJECTIVE, ReportBody, Verdict};
 
 use crate::collect::Line;
 use crate::delivery::dialect::legacy::{self, Tag, VersionComparison};
-use crate::output::log_lines::Secrets;
-use crate::output::run_dir::civil_date;
 use crate::spool::{Retention, Sender, Spool};
+use crate::util::dates::civil_date;
+use crate::util::secrets::Secrets;
 
 /// The writer for an NNI manager.
 #[derive(Debug)]
