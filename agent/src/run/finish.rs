@@ -30,7 +30,7 @@ pub(super) struct RunFinisher {
 
 /// The end of a trial, and the parts that outlive it.
 pub(super) struct EndedRun {
-    pub(super) observed: Observations,
+    pub(super) observations: Observations,
     pub(super) recorder: Recorder,
     pub(super) signals: Signals,
     /// `true` if the agent has already received SIGTERM.
@@ -41,9 +41,9 @@ impl RunFinisher {
     /// Concludes the run, writes and delivers its results, and returns the exit code.
     pub(super) async fn finish(self, ended: EndedRun) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, forwarders, shutdown } = self;
-        let EndedRun { observed, recorder, mut signals, mut stop_signalled } = ended;
-        let verdict = conclude(&observed);
-        let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
+        let EndedRun { observations, recorder, mut signals, mut stop_signalled } = ended;
+        let verdict = conclude(&observations);
+        let code = summary::exit_code(&observations.end, &verdict, settings.exit_code_map);
         disarm(code);
 
         capture.queue_verdict(&verdict);

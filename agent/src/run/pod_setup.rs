@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 use trial_protocol::Member;
 

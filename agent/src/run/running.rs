@@ -122,8 +122,8 @@ impl WatchedRun {
                 let (recorder, observer) = parts.intake.into_parts();
                 let end = summary::trial_end_of(&error);
                 let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
-                let observed = Observations { end, ..observer.observations() };
-                EndedRun { observed, recorder, signals: parts.signals, stop_signalled }
+                let observations = Observations { end, ..observer.observations() };
+                EndedRun { observations, recorder, signals: parts.signals, stop_signalled }
             }
         };
         channel.shut_down();
@@ -138,11 +138,11 @@ async fn supervise_trial(settings: &Settings, mut supervisor: Supervisor) -> End
     let stop_signalled = ending.stop_signalled;
     let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
     recorder.conclude(succeeded);
-    let observed = observations_at_end(&observer, ending);
+    let observations = observations_at_end(&observer, ending);
     if settings.manager.is_some() && settings.legacy.is_none() && settings.logs.is_none() {
-        for last in observer.last_lines(&observed) {
+        for last in observer.last_lines(&observations) {
             recorder.report(ReportBody::Log(last));
         }
     }
-    EndedRun { observed, recorder, signals, stop_signalled }
+    EndedRun { observations, recorder, signals, stop_signalled }
 }
