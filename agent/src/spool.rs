@@ -154,10 +154,16 @@ impl Sender {
         if std::fs::read(&path).is_ok_and(|there| there == json) {
             return Ok(());
         }
-        let new = path.with_extension("json.new");
-        std::fs::write(&new, json)?;
-        std::fs::rename(new, path)
+        replace_file(&path, &json)
     }
+}
+
+/// Replaces a file atomically. An interrupted call leaves a file that the next one overwrites.
+fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(new, path)
 }
 
 #[derive(Debug)]

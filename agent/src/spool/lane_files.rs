@@ -304,10 +304,7 @@ impl LaneFiles {
     /// Saves the acknowledgement and deletes the acknowledged segments, except the `open` one and a few of facts.
     pub fn save(&mut self, open: Option<u64>) -> io::Result<()> {
         let Some(acked) = self.acked else { return Ok(()) };
-        let path = self.ack_path();
-        let new = path.with_extension("ack.new");
-        fs::write(&new, format!("{acked}\n"))?;
-        fs::rename(&new, &path)?;
+        super::replace_file(&self.ack_path(), format!("{acked}\n").as_bytes())?;
         let retained = match self.lane {
             Lane::Facts => RETAINED_SEGMENTS,
             Lane::Bulk => 0,
@@ -336,10 +333,7 @@ impl LaneFiles {
     fn write_forgotten(&mut self, through: Option<u64>) -> io::Result<()> {
         self.forgotten = self.forgotten.max(through);
         let Some(forgotten) = self.forgotten else { return Ok(()) };
-        let path = self.forgotten_path();
-        let new = path.with_extension("forgotten.new");
-        fs::write(&new, format!("{forgotten}\n"))?;
-        fs::rename(&new, &path)
+        super::replace_file(&self.forgotten_path(), format!("{forgotten}\n").as_bytes())
     }
 
     /// Returns whether there is a segment.
