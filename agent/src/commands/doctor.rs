@@ -10,9 +10,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli::{AGENT_FAULT, DoctorArgs, ManagerArgs, Output};
-use crate::commands::tools::print;
-use crate::util::errors::chain;
+use crate::cli::{DoctorArgs, ManagerArgs, Output};
+use crate::commands::tools::{create_runtime, print};
 
 mod machine;
 mod manager;
@@ -77,12 +76,9 @@ struct Report {
 
 /// Runs the command. Returns exit code 0 if no check failed, otherwise 1.
 pub fn main(args: DoctorArgs) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match create_runtime() {
         Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!("{}", chain(&error));
-            return ExitCode::from(AGENT_FAULT);
-        }
+        Err(code) => return code,
     };
     let (output, gpu_program) = (args.output, args.gpu_program);
     let address = args.manager.address();

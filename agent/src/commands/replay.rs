@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use trial_protocol::{AttemptId, Lane};
 
 use crate::cli::{AGENT_FAULT, ManagerArgs, ReplayArgs};
+use crate::commands::tools::create_runtime;
 use crate::delivery::{self, Credentials, ManagerAddress, Outcome};
 use crate::spool::lock::{self, DirLock};
 use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
@@ -86,12 +87,9 @@ pub fn main(args: ReplayArgs) -> ExitCode {
         sender.map(|(experiment, trial)| Sender { experiment, trial, dialect: Dialect::Native });
     let ReplayArgs { dir, flush: timeout, .. } = args;
     let request = ReplayRequest { dir, sender, manager, token_file, ca_file, timeout };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match create_runtime() {
         Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!("{}", chain(&error));
-            return ExitCode::from(AGENT_FAULT);
-        }
+        Err(code) => return code,
     };
     match runtime.block_on(replay(request)) {
         Ok(Outcome { undelivered: 0, .. }) => ExitCode::SUCCESS,

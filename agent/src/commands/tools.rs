@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use tokio::runtime::Runtime;
 use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
 
 use crate::cli::{AGENT_FAULT, Cli, Output};
 use crate::trial::guard::OWN_PROGRAM;
+use crate::util::errors::chain;
 
 /// Copies this program into `dir` and prints the path of the copy.
 pub fn install(dir: &Path) -> ExitCode {
@@ -60,6 +62,14 @@ pub fn version(output: Output) -> ExitCode {
             });
             format!("{value}\n")
         }
+    })
+}
+
+/// Creates the runtime of a command, or returns the exit code of the failure.
+pub fn create_runtime() -> Result<Runtime, ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        tracing::error!("{}", chain(&error));
+        ExitCode::from(AGENT_FAULT)
     })
 }
 
