@@ -10,7 +10,6 @@ use std::cell::OnceCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,14 +29,14 @@ use crate::output::{IntakeEvent, SharedTail};
 use crate::run::settings::{Identity, Settings};
 use crate::spool::SpoolLock;
 use crate::supervise::recorder::MetricSummary;
-use crate::supervise::{Ending, trial_exit};
+use crate::supervise::{Ending, trial_end};
 use crate::trial::reap::Reaper;
 use crate::trial::reexec::{disarm, reexec, watch_panics};
 use crate::trial::set_signal_actions;
 use crate::trial::signals::{BlockedSignals, Signals};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
-use crate::verdict::{Observations, TrialEnd, conclude};
+use crate::verdict::{Observations, conclude};
 
 mod channel;
 mod delivery;
@@ -259,7 +258,10 @@ impl StartedRun {
         trial.record_reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
         let observations = if status.success() {
-            Observations { end: trial_end(&ending), ..self.observer.observations_of_fast_success() }
+            Observations {
+                end: trial_end(ending.status),
+                ..self.observer.observations_of_fast_success()
+            }
         } else {
             self.observer.read_baseline();
             observations_at_end(&self.observer, ending)
@@ -326,18 +328,9 @@ fn termination_log(settings: &Settings) -> Option<PathBuf> {
 }
 
 fn observations_at_end(observer: &Observer, ending: Ending) -> Observations {
-    let end = trial_end(&ending);
+    let end = trial_end(ending.status);
     let Ending { stop, sender, leftovers, .. } = ending;
     Observations { end, stop, sender, leftovers, ..observer.observations() }
-}
-
-fn trial_end(ending: &Ending) -> TrialEnd {
-    match ending.status {
-        Some(status) => {
-            TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
-        }
-        None => TrialEnd::AgentFailed { why: "the trial's process survived SIGKILL".to_owned() },
-    }
 }
 
 fn metric_file_spec(settings: &Settings, sys_dir: Option<&Path>) -> FileSpec {

@@ -37,7 +37,7 @@ use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, signal_byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{LostGuard, Trial, reexec};
 use crate::util::numbers::to_millis;
-use crate::verdict::{Observations, Stop, StopBy, conclude};
+use crate::verdict::{Observations, Stop, StopBy, TrialEnd, conclude};
 
 pub use intake::Intake;
 pub use status_snapshot::StatusSource;
@@ -483,6 +483,16 @@ pub fn trial_exit(status: ExitStatus) -> TrialExit {
             TrialExit::Signal(u8::try_from(signal).expect("signals are numbered up to 64"))
         }
         (None, None) => unreachable!("a process that was reaped has exited or was killed"),
+    }
+}
+
+/// Returns the end of a trial whose own process has this wait status. `None`: the process was not reaped.
+pub fn trial_end(status: Option<ExitStatus>) -> TrialEnd {
+    match status {
+        Some(status) => {
+            TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
+        }
+        None => TrialEnd::AgentFailed { why: "the trial's process survived SIGKILL".to_owned() },
     }
 }
 

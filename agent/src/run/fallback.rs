@@ -13,6 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
+use nix::libc::PIPE_BUF;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -22,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::cli::AGENT_FAULT;
 use crate::output::run_dir::{VERDICT_FILE, replace_file};
 use crate::supervise::phase::{Effect, Event, Phase, REPEAT_KILL_INTERVAL, Remaining};
-use crate::supervise::trial_exit;
+use crate::supervise::{trial_end, trial_exit};
 use crate::trial::Trial;
 use crate::trial::guard::Guard;
 use crate::trial::reap::Reaper;
@@ -38,9 +39,6 @@ use crate::verdict::{
 
 /// Number of bytes to read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
-
-/// The number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
-const PIPE_BUF: usize = 4096;
 
 /// The stop that SIGTERM requests.
 const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
@@ -278,16 +276,10 @@ impl MinimalSupervisor {
     /// Writes the verdict, and returns the exit code.
     fn conclude(&mut self, state: &ReexecState) -> u8 {
         let [stdout, stderr] = &self.streams;
-        let end = match self.status {
-            Some(status) => {
-                TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
-            }
-            None if self.status_lost => {
-                TrialEnd::AgentFailed { why: "the trial's exit status was lost".to_owned() }
-            }
-            None => {
-                TrialEnd::AgentFailed { why: "the trial's process survived SIGKILL".to_owned() }
-            }
+        let end = if self.status_lost {
+            TrialEnd::AgentFailed { why: "the trial's exit status was lost".to_owned() }
+        } else {
+            trial_end(self.status)
         };
         let mut leftovers = std::mem::take(&mut self.leftovers);
         if self.status.is_none() || !leftovers.is_empty() {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::libc::PIPE_BUF;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -68,9 +69,6 @@ pub fn print(text: &str, max_wait: Duration) {
         }
     }
 }
-
-/// The number of bytes that a writable pipe accepts in one write (`man 7 pipe`).
-const PIPE_BUF: usize = 4096;
 
 /// The level from which messages are printed, in the encoding of [`level_number`]. The manager may change it.
 static LOG_LEVEL: AtomicU8 = AtomicU8::new(2);
