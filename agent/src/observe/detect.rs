@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use trial_protocol::{GpuSample, Sample};
 
+use crate::observe::sample::gpu::gpu_name;
+
 /// The share of one core from which a trial counts as working, in percent. A sleeping Python interpreter with a few
 /// timers stays well below.
 const CPU_WORK_PERCENT: f64 = 2.0;
@@ -335,10 +337,6 @@ impl Detectors {
         }
         works
     }
-}
-
-fn gpu_name(gpu: &GpuSample) -> String {
-    gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
 impl DetectSpec {

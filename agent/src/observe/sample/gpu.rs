@@ -257,7 +257,8 @@ impl GpuTable {
     }
 }
 
-fn gpu_name(gpu: &GpuSample) -> String {
+/// Returns the GPU's UUID, or else a name with its index.
+pub fn gpu_name(gpu: &GpuSample) -> String {
     gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
