@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::trial::environment::EnvironmentChanges;
 use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{ChildRole, Reaper};
-use crate::trial::signals::{signal_byte, signal_number};
+use crate::trial::signals::signal_number;
 use crate::trial::terminal::Terminal;
 use spawn::Outputs;
 use tree::Process;
@@ -91,18 +91,6 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-}
-
-impl Error {
-    /// Returns the exit code for this error, the same as a shell or `env` uses.
-    pub fn code(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            Self::Unready { .. } | Self::Spawn { .. } => 125,
-            Self::Stopped { signal } => 128_u8.saturating_add(signal_byte(*signal)),
-        }
-    }
 }
 
 /// A trial that was started.
