@@ -11,7 +11,6 @@
 //! 2. A trial's end follows its final result, and is sent to the program once.
 //! 3. The failure of a program never ends a trial.
 
-mod answer_deadline;
 mod ask_and_tell;
 mod history;
 mod launch;
@@ -19,6 +18,7 @@ mod nni;
 mod preflight;
 mod process;
 mod registry;
+mod silence_timer;
 mod wire;
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ fn described_routes() -> OpenApi {
 }
 
 /// Returns a router that serves the routes also below `prefix`. Pages that are requested there link below `prefix`.
-pub fn also_below(prefix: &str, router: Router) -> Router {
+pub fn serve_under_prefix(prefix: &str, router: Router) -> Router {
     // The prefix was checked when it was read.
     let Ok(named) = HeaderValue::from_str(prefix) else { return router };
     let name = move |mut request: Request| {

@@ -29,7 +29,7 @@ use trial_protocol::ExperimentId;
 pub use self::error::Error;
 use self::experiment_setup::{OpenedExperiment, SpecSource};
 pub use self::home::serve_home;
-pub use self::listener::OwnCertificate;
+pub use self::listener::UserCertificate;
 pub use self::nni_files::NniFiles;
 pub use self::notifier::send_remaining;
 pub use self::reached_limit::ReachedLimit;
@@ -76,12 +76,12 @@ pub struct Settings {
     /// The time without a report after which a trial is `LOST`.
     pub lease: Duration,
     /// The user's certificate. `None` creates a certificate if the manager listens beyond this machine.
-    pub certificate: Option<OwnCertificate>,
+    pub certificate: Option<UserCertificate>,
     /// The manager's address for trials on other machines. `None` uses the experiment file, or else a guess.
     pub advertise: Option<String>,
     /// The port on this machine's loopback interface at which another server passes requests to
-    /// [`RunningManager::machine`]. `None` if there is no such server.
-    pub machine_port: Option<u16>,
+    /// [`RunningManager::loopback_router`]. `None` if there is no such server.
+    pub loopback_port: Option<u16>,
     /// A path prefix under which all routes are served additionally, with a leading slash and without a trailing one.
     pub url_prefix: Option<String>,
     /// `true` if the manager serves a search that is done until its end is requested. Wider limits continue the search.
@@ -133,8 +133,8 @@ pub struct RunningManager {
     /// The experiment's store.
     pub store: Store,
     /// The routes that answer unencrypted requests on this machine's loopback interface, for the server on
-    /// [`Settings::machine_port`].
-    pub machine: axum::Router,
+    /// [`Settings::loopback_port`].
+    pub loopback_router: axum::Router,
     task: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
     server: ServerTasks,
     service: Arc<dyn TrainingService>,
@@ -201,7 +201,7 @@ async fn begin(
     };
     let serving = context.serve(listener).await?;
     let (service, jobs) = serving.start_service(checked, &id, &mut spec, &dir, &secret).await?;
-    let StartedServers { server, url, advertised, machine, code, .. } = serving;
+    let StartedServers { server, url, advertised, loopback_router, code, .. } = serving;
     if let Some(change) = change {
         change.write(&store).await?;
     }
@@ -233,7 +233,7 @@ async fn begin(
         notices,
         handle,
         store,
-        machine,
+        loopback_router,
         task: tokio::spawn(run_experiment(dependencies)),
         server,
         service,

@@ -79,7 +79,7 @@ enum Command {
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
-        common: Common,
+        args: ManagerArgs,
     },
     /// Resume an interrupted experiment, or continue a finished one under higher limits.
     Resume {
@@ -92,7 +92,7 @@ enum Command {
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
-        common: Common,
+        args: ManagerArgs,
     },
     /// Check whether an experiment can run: its file, its code and the place where its trials run.
     ///
@@ -104,7 +104,7 @@ enum Command {
         #[arg(long)]
         probe: bool,
         #[command(flatten)]
-        common: Common,
+        args: ManagerArgs,
     },
     /// Stop the trials that an experiment without a manager left, and delete what it left elsewhere. Keeps its results.
     Clean {
@@ -253,7 +253,7 @@ struct PortArg {
 }
 
 #[derive(Debug, Args)]
-struct Common {
+struct ManagerArgs {
     /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
     #[arg(long, env = "TRIAL_MANAGER_HOST")]
     host: Option<String>,
@@ -411,24 +411,24 @@ fn start_log() {
 /// Executes a command that needs no runtime and breaks with its exit code. Continues with all other commands.
 fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
     let invocation = match command {
-        Command::Doctor { file, probe, common } => Invocation::Doctor(file, probe, common),
+        Command::Doctor { file, probe, args } => Invocation::Doctor(file, probe, args),
         Command::Clean { id, data_dir, cluster } => {
             return ControlFlow::Break(clean::clean(&data_dir_of(data_dir, &id), &id, cluster));
         }
-        Command::Run { file, id, keep_serving, common } => match config::load(&file) {
+        Command::Run { file, id, keep_serving, args } => match config::load(&file) {
             Ok(spec) => {
                 let spec = Box::new(spec);
                 let what = match id {
                     Some(id) => ExperimentStart::NewWithId(id, spec),
                     None => ExperimentStart::New(spec),
                 };
-                Invocation::Run(common, what, keep_serving)
+                Invocation::Run(args, what, keep_serving)
             }
             Err(error) => return ControlFlow::Break(fail(&error, EXIT_BAD_INPUT)),
         },
-        Command::Resume { id, limits, keep_serving, common } => {
+        Command::Resume { id, limits, keep_serving, args } => {
             let what = ExperimentStart::Resume(id, limits.new_limits());
-            Invocation::Run(common, what, keep_serving)
+            Invocation::Run(args, what, keep_serving)
         }
         Command::Experiment(command) => Invocation::Experiment(command),
         Command::Ls { options } => {
@@ -481,8 +481,8 @@ fn print_as_json(file: &Path) -> ExitCode {
 
 /// A command that needs the runtime.
 enum Invocation {
-    Run(Common, ExperimentStart, bool),
-    Doctor(PathBuf, bool, Common),
+    Run(ManagerArgs, ExperimentStart, bool),
+    Doctor(PathBuf, bool, ManagerArgs),
     Conformance(conformance::ConformanceArgs),
     Experiment(experiment::ExperimentCommand),
     Trial(trial::TrialCommand),
@@ -496,13 +496,11 @@ enum Invocation {
 impl Invocation {
     async fn execute(self) -> u8 {
         match self {
-            Self::Run(common, what, keep_serving) => {
-                Box::pin(run::run(common, what, keep_serving)).await
+            Self::Run(args, what, keep_serving) => {
+                Box::pin(run::run(args, what, keep_serving)).await
             }
             Self::Conformance(arguments) => conformance::conformance(arguments).await,
-            Self::Doctor(file, probe, common) => {
-                Box::pin(doctor::doctor(&file, probe, common)).await
-            }
+            Self::Doctor(file, probe, args) => Box::pin(doctor::doctor(&file, probe, args)).await,
             Self::Experiment(command) => experiment::experiment(command).await,
             Self::Trial(command) => trial::trial(command).await,
             Self::Metrics(trial, name, options) => {
@@ -534,7 +532,7 @@ fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
 fn print_error(error: &dyn std::error::Error) {
     // The message may quote a file or a remote manager, and so contain control characters.
     let lines: Vec<_> =
-        crate::util::errors::chain(error).lines().map(plain_text::printable).collect();
+        crate::util::errors::error_chain(error).lines().map(plain_text::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
 }
 

@@ -9,8 +9,8 @@
 //!
 //! The intake does not interpret reports, and does not depend on HTTP.
 
-mod arrival;
 mod legacy_numbering;
+mod received_batch;
 #[cfg(test)]
 mod tests;
 
@@ -23,12 +23,12 @@ use trial_protocol::{
     AttemptId, ExperimentId, Lane, NoCommonVersion, Offer, ReportAck, TrialJobId, capability,
 };
 
-pub use arrival::BatchError;
-pub(crate) use arrival::parse_batch;
 pub use legacy_numbering::LegacyNumbering;
+pub use received_batch::BatchError;
+pub(crate) use received_batch::parse_batch;
 
 use crate::experiment::ExperimentHandle;
-use crate::store::{self, Arrival, Store};
+use crate::store::{self, ReceivedBatch, Store};
 use crate::util::clock::Clock;
 
 /// The number of attempts that can report at the same time. With more, some attempts share a lock.
@@ -125,13 +125,13 @@ impl Intake {
     }
 
     /// Accepts a batch.
-    pub async fn accept(&self, batch: impl Into<Arrival>) -> Result<ReportAck, Error> {
+    pub async fn accept(&self, batch: impl Into<ReceivedBatch>) -> Result<ReportAck, Error> {
         let inner = Arc::clone(&self.inner);
-        let arrival = Arc::new(batch.into());
+        let received_batch = Arc::new(batch.into());
         // A separate task, which continues if the agent disconnects and the request is dropped. Otherwise a report
         // could be stored but never reach the tuner. If a shutdown interrupts the task, the next start reads the
         // reports from the store.
-        let task = tokio::spawn(async move { inner.accept(arrival).await });
+        let task = tokio::spawn(async move { inner.accept(received_batch).await });
         let ack = task.await.unwrap_or(Err(Error::Stopping))?;
         Ok(ReportAck { lease_ms: self.lease_ms, ..ack })
     }
@@ -153,9 +153,10 @@ impl Intake {
 }
 
 impl Inner {
-    async fn accept(&self, arrival: Arc<Arrival>) -> Result<ReportAck, Error> {
-        let (trial, attempt) = (arrival.batch.trial.clone(), arrival.batch.attempt.clone());
-        let (through, resend) = self.store_and_notify(arrival).await?;
+    async fn accept(&self, received_batch: Arc<ReceivedBatch>) -> Result<ReportAck, Error> {
+        let (trial, attempt) =
+            (received_batch.batch.trial.clone(), received_batch.batch.attempt.clone());
+        let (through, resend) = self.store_and_notify(received_batch).await?;
         Ok(ReportAck {
             offer: self.offer.clone(),
             through,
@@ -169,8 +170,11 @@ impl Inner {
 
     /// Stores a batch and forwards its new reports. Returns the number up to which the lane is stored then, and
     /// whether the agent must send the later reports again.
-    async fn store_and_notify(&self, arrival: Arc<Arrival>) -> Result<(Option<u64>, bool), Error> {
-        let batch = &arrival.batch;
+    async fn store_and_notify(
+        &self,
+        received_batch: Arc<ReceivedBatch>,
+    ) -> Result<(Option<u64>, bool), Error> {
+        let batch = &received_batch.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
             return Err(Error::NoCommonVersion { offer: self.offer.clone(), source });
         }
@@ -185,7 +189,8 @@ impl Inner {
         let index = self.hasher.hash_one((&trial, &attempt, lane));
         let index = usize::try_from(index % INGEST_LOCKS).expect("it is small");
         let guard = self.forwarding_locks[index].lock().await;
-        let ingested = match self.store.reports().ingest(arrival, self.clock.now_ms()).await {
+        let ingested = match self.store.reports().ingest(received_batch, self.clock.now_ms()).await
+        {
             Ok(ingested) => ingested,
             Err(error @ (store::Error::UnknownTrial(_) | store::Error::Superseded(_))) => {
                 return Err(error.into());

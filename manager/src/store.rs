@@ -47,8 +47,8 @@ pub use query::{
 };
 pub use report_records::ReportRecords;
 pub use rows::{
-    Arrival, AttemptState, ExperimentRow, FinalRecords, ImportedRow, IngestOutcome, LogChunkRow,
-    MetricRow, NewTrial, ReportRow, TrialChange, TrialEventRow, TrialRow, TrialTimes,
+    AttemptState, ExperimentRow, FinalRecords, ImportedRow, IngestOutcome, LogChunkRow, MetricRow,
+    NewTrial, ReceivedBatch, ReportRow, TrialChange, TrialEventRow, TrialRow, TrialTimes,
 };
 pub use sessions::SessionStore;
 pub use trial_records::TrialRecords;

@@ -45,9 +45,9 @@ pub struct Secret {
     loaded_at: (i64, Instant),
 }
 
-/// The owner of a valid token.
+/// The claims of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct TokenClaims {
     /// The experiment of the token.
     pub experiment: ExperimentId,
     /// The trial of the token.
@@ -56,7 +56,7 @@ pub struct Holder {
     pub expires_at_ms: i64,
 }
 
-impl Holder {
+impl TokenClaims {
     /// Checks that the token permits reports of this trial.
     pub fn check_report_permission(
         &self,
@@ -77,12 +77,12 @@ pub enum TokenRefusal {
     /// The token was not derived from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
-    /// The token of this holder has expired.
+    /// The token with these claims has expired.
     #[error("the token has expired")]
-    Expired(Holder),
+    Expired(TokenClaims),
     /// The token is valid for another trial.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
-    OtherTrial(Holder),
+    OtherTrial(TokenClaims),
 }
 
 /// The reason for which a secret or token cannot be used.
@@ -164,17 +164,17 @@ impl Secret {
         format!("{TRIAL_TOKEN_SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
     }
 
-    /// Returns the holder of a token. The signature is compared in constant time.
-    pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, TokenRefusal> {
-        let holder = self.holder(token).ok_or(TokenRefusal::Invalid)?;
-        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(TokenRefusal::Expired(holder)) }
+    /// Returns the claims of a token. The signature is compared in constant time.
+    pub fn identify(&self, token: &str, now_ms: i64) -> Result<TokenClaims, TokenRefusal> {
+        let claims = self.claims(token).ok_or(TokenRefusal::Invalid)?;
+        if now_ms < claims.expires_at_ms { Ok(claims) } else { Err(TokenRefusal::Expired(claims)) }
     }
 
     /// Returns a new token if the holder's token expires soon.
-    pub fn renewal(&self, holder: &Holder, now_ms: i64) -> Option<String> {
-        let left = holder.expires_at_ms.saturating_sub(now_ms);
+    pub fn renewal(&self, claims: &TokenClaims, now_ms: i64) -> Option<String> {
+        let left = claims.expires_at_ms.saturating_sub(now_ms);
         (left < RENEWAL_LIMIT_MS)
-            .then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
+            .then(|| self.trial_token(&claims.experiment, &claims.trial, now_ms))
     }
 
     /// Checks that a token is valid for this trial.
@@ -188,7 +188,7 @@ impl Secret {
         self.identify(token, now_ms)?.check_report_permission(experiment, trial)
     }
 
-    fn holder(&self, token: &str) -> Option<Holder> {
+    fn claims(&self, token: &str) -> Option<TokenClaims> {
         let mut parts = token.split('.');
         let (scheme, experiment, trial, expires, tag) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -201,7 +201,7 @@ impl Secret {
         let expires_at_ms = expires.parse().ok()?;
         let message = message_to_sign(&experiment, &trial, expires_at_ms);
         hmac::verify(&self.key, message.as_bytes(), &tag).ok()?;
-        Some(Holder { experiment, trial, expires_at_ms })
+        Some(TokenClaims { experiment, trial, expires_at_ms })
     }
 }
 
@@ -248,14 +248,14 @@ mod tests {
         let (experiment, trial) = ids("exp", "t");
         let token = secret(1).trial_token(&experiment, &trial, NOW);
         assert_eq!(secret(1).check(&token, &experiment, &trial, NOW), Ok(()));
-        let holder = Holder { experiment, trial, expires_at_ms: NOW + TOKEN_LIFETIME_MS };
-        assert_eq!(secret(1).identify(&token, NOW), Ok(holder.clone()));
+        let claims = TokenClaims { experiment, trial, expires_at_ms: NOW + TOKEN_LIFETIME_MS };
+        assert_eq!(secret(1).identify(&token, NOW), Ok(claims.clone()));
         let refusal = |secret: &Secret, token: &str, experiment: &str, trial: &str, now_ms| {
             let (experiment, trial) = ids(experiment, trial);
             secret.check(token, &experiment, &trial, now_ms).unwrap_err()
         };
         let (other, expired) =
-            (TokenRefusal::OtherTrial(holder.clone()), TokenRefusal::Expired(holder));
+            (TokenRefusal::OtherTrial(claims.clone()), TokenRefusal::Expired(claims));
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
         let longer_lived =
@@ -301,14 +301,14 @@ mod tests {
     fn a_token_is_renewed_in_time() {
         let (experiment, trial) = ids("exp", "t");
         let token = secret(1).trial_token(&experiment, &trial, NOW);
-        let mut holder = secret(1).identify(&token, NOW).unwrap();
-        assert_eq!(secret(1).renewal(&holder, NOW + 29 * DAY_MS), None);
+        let mut claims = secret(1).identify(&token, NOW).unwrap();
+        assert_eq!(secret(1).renewal(&claims, NOW + 29 * DAY_MS), None);
         // A trial that runs for years and reports once a month.
         for month in 1..=100 {
             let now_ms = NOW + month * 31 * DAY_MS;
-            let token = secret(1).renewal(&holder, now_ms).unwrap();
-            holder = secret(1).identify(&token, now_ms + 59 * DAY_MS).unwrap();
-            assert_eq!(holder.expires_at_ms, now_ms + TOKEN_LIFETIME_MS);
+            let token = secret(1).renewal(&claims, now_ms).unwrap();
+            claims = secret(1).identify(&token, now_ms + 59 * DAY_MS).unwrap();
+            assert_eq!(claims.expires_at_ms, now_ms + TOKEN_LIFETIME_MS);
         }
     }
 

@@ -140,7 +140,7 @@ pub struct JobImage {
     pub image: String,
 }
 
-/// The part of several training services to which an attempt is submitted.
+/// The training service, of several, that receives an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPart {
     /// The trial.
@@ -258,7 +258,7 @@ pub trait TrainingService: Send + Sync {
 
     /// Returns the verdict that an attempt's agent has kept on disk, in case its report was lost. `None`: the service
     /// finds no verdict, or cannot reach the disk.
-    async fn kept_verdict(&self, _trial: &TrialJobId, _attempt: &AttemptId) -> Option<Verdict> {
+    async fn verdict_on_disk(&self, _trial: &TrialJobId, _attempt: &AttemptId) -> Option<Verdict> {
         None
     }
 

@@ -5,6 +5,7 @@ pub mod attempts;
 mod chosen_curves;
 pub mod code;
 pub mod curve;
+mod duration;
 pub mod export;
 pub mod filter;
 pub mod importance;
@@ -12,7 +13,6 @@ pub mod origin;
 pub mod pareto;
 pub mod service_part;
 pub mod space;
-mod span;
 pub mod state_names;
 mod summary;
 pub mod table;
@@ -27,7 +27,7 @@ use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use chosen_curves::chosen_curves;
-pub use span::span;
+pub use duration::format_duration;
 pub use summary::{BestTrial, ExperimentSummary};
 #[cfg(test)]
 pub(crate) use trial::tests::summary;

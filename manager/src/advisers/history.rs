@@ -17,12 +17,12 @@ pub(super) struct TrialHistory {
     pub(super) parameters: Parameters,
     /// The intermediate results by position.
     pub(super) steps: BTreeMap<u64, MetricValue>,
-    pub(super) end: Option<TrialEnd>,
+    pub(super) end: Option<PastTrialEnd>,
 }
 
 /// The end of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TrialEnd {
+pub(super) struct PastTrialEnd {
     pub(super) state: JobState,
     pub(super) result: Option<MetricValue>,
 }
@@ -79,7 +79,7 @@ impl History {
                 let Some(past) = self.trial_mut(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
-                past.end = Some(TrialEnd { state: *state, result: result.clone() });
+                past.end = Some(PastTrialEnd { state: *state, result: result.clone() });
             }
             AdviserRequest::Import(samples) => self.imported.extend(samples.iter().cloned()),
             AdviserRequest::Space(space) => self.space = space.clone(),

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
-use super::history::{Conversation, ConversationStep, History, TrialEnd, TrialHistory};
+use super::history::{Conversation, ConversationStep, History, PastTrialEnd, TrialHistory};
 use super::{AdviserEvent, AdviserRequest};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -122,7 +122,7 @@ impl NniConversation {
 
     /// Returns the messages about a trial's end. An end must not overtake its final result, so it is held back if there
     /// is a result.
-    fn end_messages(&mut self, past: &TrialHistory, end: &TrialEnd) -> Vec<String> {
+    fn end_messages(&mut self, past: &TrialHistory, end: &PastTrialEnd) -> Vec<String> {
         let name = self.parameter_id(past).cloned();
         let mut messages = Vec::new();
         // NNI's tuners remove a trial that has failed, so an additional result would be wrong.
@@ -216,7 +216,7 @@ impl NniConversation {
                 if let Some(end) = &past.end {
                     // The result was imported above.
                     messages.extend(
-                        self.end_messages(past, &TrialEnd { state: end.state, result: None }),
+                        self.end_messages(past, &PastTrialEnd { state: end.state, result: None }),
                     );
                 }
             }

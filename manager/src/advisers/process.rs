@@ -15,9 +15,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use self::output_excerpt::{excerpt, find_error_line, last_lines, written_since};
-use super::answer_deadline::{SilenceAction, SilenceTimer};
 use super::history::{Conversation, ConversationStep, History};
 use super::launch::{StartedProgram, launch};
+use super::silence_timer::{SilenceAction, SilenceTimer};
 use super::wire::{Incoming, ProgramConnection};
 use super::{AdviserEvent, AdviserRequest, ProgramSettings};
 use crate::search::tuner::Proposal;
@@ -300,7 +300,7 @@ impl ProgramSession {
         Ok(())
     }
 
-    /// Checks the deadlines.
+    /// Ends the program if it is not ready or silent for too long, and sends what is due by now.
     async fn check_deadlines(
         &mut self,
         history: &mut History,

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::io::ReaderStream;
 use trial_protocol::{RendezvousReply, RendezvousRequest};
 
-use super::agent::holder;
+use super::agent::token_claims;
 use super::{ApiState, Error, Shared};
 use crate::api::rendezvous::Rendezvous;
 use crate::code_archive::CodeArchive;
@@ -69,10 +69,10 @@ impl PendingRendezvous {
 
 /// Returns the trial to which the request's token belongs.
 async fn trial_of_token(state: &ApiState, headers: &HeaderMap) -> Result<TrialRow, Error> {
-    let holder = holder(state, headers).await?;
-    holder.check_report_permission(state.intake.experiment(), &holder.trial)?;
-    let row = state.store.trials().get(&holder.trial).await?;
-    row.ok_or(Error::UnknownTrial(holder.trial))
+    let claims = token_claims(state, headers).await?;
+    claims.check_report_permission(state.intake.experiment(), &claims.trial)?;
+    let row = state.store.trials().get(&claims.trial).await?;
+    row.ok_or(Error::UnknownTrial(claims.trial))
 }
 
 /// `GET /api/v1/agent/code`: sends the code directory as a compressed tar archive. Its SHA-256 is the entity tag.
@@ -82,7 +82,7 @@ pub(super) async fn code(
 ) -> Result<([(HeaderName, String); 3], Body), Error> {
     trial_of_token(&state, &headers).await?;
     let archive = state.pods.code.get().await.map_err(|error| {
-        let detail = crate::util::errors::chain(&error);
+        let detail = crate::util::errors::error_chain(&error);
         tracing::error!("no code can be sent to trials: {detail}");
         Error::NoCode(detail)
     })?;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tokio_util::io::ReaderStream;
 
-use super::agent::holder;
+use super::agent::token_claims;
 use super::{ApiState, Error};
 
 /// The path of the program, and the state that checks tokens.
@@ -33,8 +33,8 @@ async fn program(
     State(known): State<ProgramAccess>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let holder = holder(&known.state, &headers).await?;
-    holder.check_report_permission(known.state.intake.experiment(), &holder.trial)?;
+    let claims = token_claims(&known.state, &headers).await?;
+    claims.check_report_permission(known.state.intake.experiment(), &claims.trial)?;
     let open = async {
         let file = tokio::fs::File::open(known.path.as_path()).await?;
         let length = file.metadata().await?.len();

@@ -93,7 +93,7 @@ impl AddressFiles {
         }
         match self.write_url() {
             Ok(()) => tracing::warn!("{} was removed and is restored", path.display()),
-            Err(error) => tracing::debug!("{}", crate::util::errors::chain(&error)),
+            Err(error) => tracing::debug!("{}", crate::util::errors::error_chain(&error)),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
 use crate::experiment::advisers::Advisers;
 use crate::search::assessor;
 use crate::search::tuner;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
@@ -56,7 +56,7 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
     let dir = ExperimentDir::new(folder.path(), &id);
     let mut tuner = match build(spec, &id, &dir, ids::new_seed()) {
         Ok(advisers) => advisers.external?,
-        Err(error) => return Some((name, Err(chain(&error)))),
+        Err(error) => return Some((name, Err(error_chain(&error)))),
     };
     tuner.send_request(AdviserRequest::Propose { id: 0 });
     let found = loop {
@@ -87,13 +87,13 @@ pub(super) fn build(
         TunerChoice::Native(native) => Some(tuner::build(native, &spec.search_space, seed)?),
         TunerChoice::Nni { .. } | TunerChoice::Command { .. } => None,
     };
-    let (judge, judge_outside) = match &spec.assessor {
+    let (built_in_assessor, external_assessor) = match &spec.assessor {
         Some(AssessorChoice::Native(native)) => (Some(assessor::build(native)?), None),
         Some(AssessorChoice::Nni(algorithm)) => (None, Some(algorithm.clone())),
         None => (None, None),
     };
     let python = || spec.python_interpreter.clone().unwrap_or_else(|| DEFAULT_PYTHON.to_owned());
-    let program = match (&spec.tuner, judge_outside) {
+    let program = match (&spec.tuner, external_assessor) {
         (TunerChoice::Native(_), None) => None,
         (TunerChoice::Native(_), assessor) => {
             Some(Program::Nni { python: python(), tuner: None, assessor, advisor: false })
@@ -127,5 +127,5 @@ pub(super) fn build(
             secret_variables: spec.secret_variables(),
         })
     });
-    Ok(Advisers { tuner: native, assessor: judge, external })
+    Ok(Advisers { tuner: native, assessor: built_in_assessor, external })
 }

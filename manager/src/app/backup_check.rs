@@ -13,7 +13,7 @@ use crate::util::layout::ExperimentDir;
 
 /// The trials for which the experiment's folders contain more than its database.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct StoreBehindAgents {
+struct BackupGap {
     /// Trials that had not ended when the database was copied, and have reported more since.
     reported: Vec<String>,
     /// Trials that began after the database was copied, so that it does not contain them.
@@ -28,10 +28,10 @@ pub(super) async fn warn_if_older(store: &Store, dir: &ExperimentDir) -> Result<
     Ok(())
 }
 
-async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
+async fn compare(store: &Store, dir: &ExperimentDir) -> Result<BackupGap, store::Error> {
     let trials = store.trials().all().await?;
     let known: HashSet<&str> = trials.iter().map(|trial| trial.id.as_str()).collect();
-    let mut behind = StoreBehindAgents::default();
+    let mut behind = BackupGap::default();
     for trial in trials.iter().filter(|trial| !trial.state.is_final()) {
         let attempt = dir.trial(&trial.id).spool().join(trial.attempt.as_str());
         let stored = store.reports().attempt_state(&trial.id, &trial.attempt).await?.facts_through;
@@ -57,7 +57,7 @@ fn acknowledged_facts(attempt: &Path) -> Option<u64> {
     fs::read_to_string(attempt.join("facts.ack")).ok()?.trim().parse().ok()
 }
 
-impl StoreBehindAgents {
+impl BackupGap {
     /// Returns the warning for the user. `None` if the database is as new as the folders.
     fn warning(&self) -> Option<String> {
         let mut sentences = vec![
@@ -97,7 +97,7 @@ mod tests {
             (&["a"],      &["c", "d"], &["the reports again", "Trials: a.", "not counted", "Trials: c, d."]),
         ];
         for (reported, unknown, expected) in table {
-            let behind = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };
+            let behind = BackupGap { reported: names(reported), unknown: names(unknown) };
             let warning = behind.warning();
             assert_eq!(warning.is_some(), !expected.is_empty(), "{behind:?}");
             for part in expected {

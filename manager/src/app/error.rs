@@ -238,7 +238,7 @@ fn listen_remedy(kind: io::ErrorKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::util::errors::chain;
+    use crate::util::errors::error_chain;
 
     use super::*;
 
@@ -252,7 +252,7 @@ mod tests {
             (io::Error::other("failed to lookup address information").kind(), "--host"),
         ] {
             let error = Error::Listen { host: "h".to_owned(), port: 1, cause: kind.into() };
-            let text = chain(&error);
+            let text = error_chain(&error);
             let expected = format!("cannot listen on h:1: {}; {flag} ", io::Error::from(kind));
             assert!(text.starts_with(&expected) && text.matches(": ").count() == 1, "{text}");
         }

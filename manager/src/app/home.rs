@@ -18,7 +18,7 @@ use crate::experiment::ExperimentHandle;
 use crate::store::Store;
 use crate::token::UserToken;
 use crate::util::clock::{Clock, SystemClock};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::files::create_private_folder;
 use crate::util::layout::{ExperimentDir, HomeDir};
 
@@ -40,7 +40,7 @@ impl ExperimentSource for StoredExperiments {
         let (handle, commands) = ExperimentHandle::without_task();
         let stop = self.stop.child_token();
         let shown = stored_api_state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
-        let shown = shown.map_err(|error| chain(&error))?;
+        let shown = shown.map_err(|error| error_chain(&error))?;
         tokio::spawn(answer_commands(dir, commands));
         let authenticator = authenticator.of_experiment(id, shown.secret.as_ref().clone());
         let (store, trial_cache) = (shown.store.clone(), shown.trial_cache.clone());

@@ -11,7 +11,7 @@ use crate::util::files::create_private_folder;
 
 /// A certificate of the user. The files are read again when they change.
 #[derive(Debug)]
-pub struct OwnCertificate {
+pub struct UserCertificate {
     /// The certificate and its chain, in PEM form.
     pub certificate: PathBuf,
     /// The private key, in PEM form.

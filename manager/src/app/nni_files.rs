@@ -16,7 +16,7 @@ use trial_protocol::ExperimentId;
 
 use crate::store::{ExperimentRow, Store, write_nni_profile};
 use crate::util::clock::{Clock, SystemClock};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 
@@ -86,11 +86,13 @@ impl NniFiles {
 
     async fn write(&self, row: &ExperimentRow) {
         let database = self.dir.path().join("db");
-        let made = fs::create_dir_all(&database).map_err(|error| chain(&error)).and_then(|()| {
-            let path = database.join("nni.sqlite");
-            let posted = self.posted.as_ref();
-            write_nni_profile(&path, &self.data_dir, row, posted).map_err(|error| chain(&error))
-        });
+        let made =
+            fs::create_dir_all(&database).map_err(|error| error_chain(&error)).and_then(|()| {
+                let path = database.join("nni.sqlite");
+                let posted = self.posted.as_ref();
+                write_nni_profile(&path, &self.data_dir, row, posted)
+                    .map_err(|error| error_chain(&error))
+            });
         if let Err(problem) = made {
             tracing::warn!("nnictl will read an outdated configuration: {problem}");
         }

@@ -68,10 +68,10 @@ async fn served_by(
     let token = std::fs::read_to_string(dir.user_token()).ok();
     let token = token.map(|token| token.trim().to_owned());
     let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
-    let far = Client::Remote { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
+    let client = Client::Remote { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
     // A manager of an earlier version has no socket, and another experiment's manager may now use its port.
-    let answer = far.request_json("GET", "/api/v1/experiment", None).await.ok()?;
-    (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))
+    let answer = client.request_json("GET", "/api/v1/experiment", None).await.ok()?;
+    (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((client, url))
 }
 
 /// A server of an experiment on this machine, described by files in the experiment's folder.

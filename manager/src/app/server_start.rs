@@ -58,7 +58,7 @@ pub(super) struct StartedServers {
     /// The authority that agents trust. `None` without TLS.
     pub(super) ca_file: Option<PathBuf>,
     /// The routes that answer requests on this machine's loopback interface.
-    pub(super) machine: Router,
+    pub(super) loopback_router: Router,
     /// The cell for the training service, which is set once the service has started.
     pub(super) service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// The source of the version of the trials' code. `None` if the version is not recorded.
@@ -139,14 +139,14 @@ impl ServerContext<'_> {
         let service = Arc::new(OnceLock::new());
         let pods = api::Pods::new(archive, self.spec.training_service.section().pods_of_trial());
         let state = self.api_state(intake, authenticator, &server, pods, &service, address.port());
-        let machine = machine_router(&state, settings.machine_port);
+        let loopback_router = loopback_router(&state, settings.loopback_port);
         let mut router = api::router(state.clone());
         if let Some(agent) = checked.agent_for_pods() {
             router = router.merge(api::program::router(agent.to_owned(), state));
         }
         self.publish(&mut server, &url, &router)?;
         let router = match &settings.url_prefix {
-            Some(prefix) => api::also_below(prefix, router),
+            Some(prefix) => api::serve_under_prefix(prefix, router),
             None => router,
         };
         server.serve(listener, tls, router);
@@ -158,7 +158,7 @@ impl ServerContext<'_> {
             advertised,
             advertised_url,
             ca_file,
-            machine,
+            loopback_router,
             service,
             code,
         })
@@ -245,7 +245,7 @@ fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
 }
 
 /// Returns the routes for the server on this machine's loopback interface. Empty without a port.
-fn machine_router(state: &api::ApiState, port: Option<u16>) -> Router {
+fn loopback_router(state: &api::ApiState, port: Option<u16>) -> Router {
     let Some(port) = port else { return Router::new() };
     api::router(api::ApiState {
         authenticator: state.authenticator.for_local_listener(),

@@ -98,7 +98,7 @@ fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Settings {
         lease: Duration::ZERO,
         certificate: None,
         advertise: None,
-        machine_port: None,
+        loopback_port: None,
         stays_open: false,
         url_prefix: None,
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use trial_protocol::ExperimentId;
 
-use super::terminal::plain_text::counted;
+use super::terminal::plain_text::pluralize;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail};
 use crate::app;
 use crate::training_service::kubernetes::client::Access;
@@ -55,7 +55,7 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
 /// Returns the note about trials that were stopped and whose ends are not recorded.
 fn open_trials_note(id: &ExperimentId, open_trials: usize) -> String {
     let (trials, have) =
-        (counted(open_trials, "trial"), if open_trials == 1 { "has" } else { "have" });
+        (pluralize(open_trials, "trial"), if open_trials == 1 { "has" } else { "have" });
     format!(
         "{trials} of experiment {id} {have} no recorded end, because only a manager can receive the last reports; `trial-manager resume {id}` records how the trials ended, and runs interrupted ones again"
     )

@@ -12,15 +12,15 @@ use super::selection::{Error, Format};
 use super::terminal::output::print_value;
 use super::terminal::plain_text::printable;
 use super::terminal::signals::Signals;
-use super::{Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, ManagerArgs, print_error};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, ExperimentSpec};
 use crate::training_service::platform::platform;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// Runs all checks, prints the findings and returns the exit code: 0 if no check fails.
-pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
+pub(super) async fn doctor(file: &Path, probe: bool, manager_args: ManagerArgs) -> u8 {
     let spec = match config::load(file) {
         Ok(spec) => spec,
         Err(error) => {
@@ -28,13 +28,13 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             return EXIT_BAD_INPUT;
         }
     };
-    let mut checks = Checks { format: common.output, findings: Vec::new() };
+    let mut checks = Checks { format: manager_args.output, findings: Vec::new() };
     checks.print("ok", "file", &file.display().to_string());
     print_warnings(&spec, &mut checks);
     let mut good = true;
     if spec.training_service.section().needs_code() {
         let found = code_archive::describe_archive(&spec.trial_code_directory);
-        good &= checks.check("code", found.map_err(|error| chain(&error)));
+        good &= checks.check("code", found.map_err(|error| error_chain(&error)));
     }
     if let Some((program, found)) = app::find_trial_program(&spec) {
         good &= checks.check("trial", found.map(|()| format!("{program} exists")));
@@ -47,7 +47,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         can_ask &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
     good &= can_ask && try_tuner(&spec, &mut checks).await;
-    good &= check_place(&spec, &common, &mut checks).await;
+    good &= check_place(&spec, &manager_args, &mut checks).await;
     if good {
         for finding in platform(&spec.training_service).examine(&spec).await {
             good &= checks.check("place", finding.found);
@@ -55,7 +55,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
     if probe && good {
         let note = |text: &str| checks.print("-", "probe", text);
-        let found = probe::run(spec, settings(common), note).await;
+        let found = probe::run(spec, settings(manager_args), note).await;
         good &= checks.check("probe", found);
     } else if probe {
         checks.print("-", "probe", "not run, because a check failed");
@@ -89,20 +89,24 @@ fn print_warnings(spec: &ExperimentSpec, checks: &mut Checks) {
 }
 
 /// Checks whether trials can run at the training service. Returns `false` if they cannot.
-async fn check_place(spec: &ExperimentSpec, common: &Common, checks: &mut Checks) -> bool {
-    let found = app::check_platform(common.agent.clone(), spec).await;
+async fn check_place(
+    spec: &ExperimentSpec,
+    manager_args: &ManagerArgs,
+    checks: &mut Checks,
+) -> bool {
+    let found = app::check_platform(manager_args.agent.clone(), spec).await;
     for note in found.iter().flatten() {
         checks.print("-", "place", note);
     }
     let place = platform(&spec.training_service).success_message();
-    checks.check("place", found.map(|_| place).map_err(|error| chain(&error)))
+    checks.check("place", found.map(|_| place).map_err(|error| error_chain(&error)))
 }
 
 /// Requests parameters from the user's own tuner and records the finding. Returns `false` if the tuner does not propose
 /// any.
 async fn try_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
     let answer = async {
-        let mut signals = Signals::new().map_err(|error| chain(&error))?;
+        let mut signals = Signals::new().map_err(|error| error_chain(&error))?;
         tokio::select! {
             answer = app::try_tuner(spec) => Ok(answer),
             // Dropping the future ends the tuner.

@@ -16,7 +16,7 @@ use super::selection::paging::{all_metrics, find_trials, origins};
 use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
-use super::terminal::plain_text::counted;
+use super::terminal::plain_text::pluralize;
 use super::{
     EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
 };
@@ -50,7 +50,7 @@ pub(super) enum ExperimentCommand {
         /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Change the limits of a running experiment.
     #[command(group(ArgGroup::new("limits").required(true).multiple(true).args([
@@ -62,7 +62,7 @@ pub(super) enum ExperimentCommand {
         #[command(flatten)]
         limits: LimitArgs,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Import results of other searches for an experiment's tuner.
     Import {
@@ -70,7 +70,7 @@ pub(super) enum ExperimentCommand {
         /// `export --format json`.
         file: PathBuf,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Change the search space of a running experiment.
     Update {
@@ -78,7 +78,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long, value_name = "FILE")]
         search_space: PathBuf,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Export the results of an experiment.
     Export {
@@ -92,7 +92,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Write a report of an experiment as a self-contained HTML file.
     Report {
@@ -102,7 +102,7 @@ pub(super) enum ExperimentCommand {
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Remove an experiment that does not run, with all its data.
     Rm {
@@ -121,23 +121,31 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
         ExperimentCommand::Show { id, options } => {
             show_experiment(&options.for_experiment(id)).await
         }
-        ExperimentCommand::Stop { id, place } => {
-            send_request(&place.for_experiment(id), "POST", "/api/v1/experiment/stop", None).await
+        ExperimentCommand::Stop { id, experiment_args } => {
+            send_request(
+                &experiment_args.for_experiment(id),
+                "POST",
+                "/api/v1/experiment/stop",
+                None,
+            )
+            .await
         }
-        ExperimentCommand::Limit { limits, place } => {
-            send_request(&place, "PATCH", "/api/v1/experiment", Some(&limits.body())).await
+        ExperimentCommand::Limit { limits, experiment_args } => {
+            send_request(&experiment_args, "PATCH", "/api/v1/experiment", Some(&limits.body()))
+                .await
         }
-        ExperimentCommand::Import { file, place } => {
-            send_file(&place, "POST", "/api/v1/experiment/import", &file).await
+        ExperimentCommand::Import { file, experiment_args } => {
+            send_file(&experiment_args, "POST", "/api/v1/experiment/import", &file).await
         }
-        ExperimentCommand::Update { search_space, place } => {
-            send_file(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
+        ExperimentCommand::Update { search_space, experiment_args } => {
+            send_file(&experiment_args, "PUT", "/api/v1/experiment/search-space", &search_space)
+                .await
         }
-        ExperimentCommand::Export { id, form, to, place } => {
-            return export_results(form, to, &place.for_experiment(id)).await;
+        ExperimentCommand::Export { id, form, to, experiment_args } => {
+            return export_results(form, to, &experiment_args.for_experiment(id)).await;
         }
-        ExperimentCommand::Report { id, to, place } => {
-            write_report(to, &place.for_experiment(id)).await
+        ExperimentCommand::Report { id, to, experiment_args } => {
+            write_report(to, &experiment_args.for_experiment(id)).await
         }
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
@@ -159,13 +167,17 @@ const LISTED_FIELDS: [&str; 7] =
     ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble", "max_trial_number"];
 
 async fn list(options: &OutputArgs) -> Result<(), Error> {
-    if let Some(url) = &options.place.manager {
-        let shown =
-            options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
+    if let Some(url) = &options.experiment_args.manager {
+        let shown = options
+            .experiment_args
+            .client()
+            .await?
+            .request_json("GET", "/api/v1/experiment", None)
+            .await?;
         let listed = listed_by_manager(shown, url);
         return print_value(options.output, &Value::Array(vec![listed]), list::experiments);
     }
-    let data_dir = data_dir(options.place.data_dir.clone());
+    let data_dir = data_dir(options.experiment_args.data_dir.clone());
     let found = experiments(&data_dir).await;
     let summaries = read_summaries(&data_dir, SystemClock.now_ms()).await.into_iter();
     let summaries: HashMap<_, _> = summaries.map(|summary| (summary.id.clone(), summary)).collect();
@@ -207,7 +219,7 @@ fn add_summary(listed: &mut Value, summary: &ExperimentSummary) {
     let ExperimentSummary { id, trials, succeeded, failed, running, .. } = summary;
     let waiting = trials.saturating_sub(summary.ended);
     if summary.state == ExperimentState::Done.as_str() && waiting > 0 {
-        let trials = counted(waiting, "trial");
+        let trials = pluralize(waiting, "trial");
         let sentence = format!("{trials} waiting to run again: run `trial-manager resume {id}`");
         listed["trouble"] = json!(sentence);
     }
@@ -251,11 +263,15 @@ fn listed_by_manager(mut shown: Value, url: &str) -> Value {
 }
 
 async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
-    let mut shown =
-        options.place.client().await?.request_json("GET", "/api/v1/experiment", None).await?;
+    let mut shown = options
+        .experiment_args
+        .client()
+        .await?
+        .request_json("GET", "/api/v1/experiment", None)
+        .await?;
     if matches!(options.output, Format::Table)
         && text_style().links
-        && let Ok((_, url)) = options.place.portal().await
+        && let Ok((_, url)) = options.experiment_args.portal().await
     {
         shown[PAGE_MEMBER] = url.into();
     }
@@ -263,24 +279,24 @@ async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
 }
 
 async fn send_request(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     method: &str,
     path: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
-    place.manager().await?.request_json(method, path, body).await?;
+    experiment_args.manager().await?.request_json(method, path, body).await?;
     Ok(())
 }
 
 /// Sends the content of a file to the manager. If the manager refuses the content, the error names the file.
 async fn send_file(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     method: &str,
     path: &str,
     file: &Path,
 ) -> Result<(), Error> {
     let document = config::read_document(file)?;
-    match place.manager().await?.request_json(method, path, Some(&document)).await {
+    match experiment_args.manager().await?.request_json(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
         Err(client::Error::Refused { status: 400, detail }) => {
             Err(config::Error { file: file.to_owned(), location: None, problem: detail }.into())
@@ -289,8 +305,8 @@ async fn send_file(
     }
 }
 
-async fn write_report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(), Error> {
-    let page = place.client().await?.request_bytes("GET", "/report.html", None).await?;
+async fn write_report(to: Option<PathBuf>, experiment_args: &ExperimentArgs) -> Result<(), Error> {
+    let page = experiment_args.client().await?.request_bytes("GET", "/report.html", None).await?;
     match to.filter(|to| to != Path::new("-")) {
         None => write_stdout(&page),
         Some(path) => {
@@ -299,10 +315,14 @@ async fn write_report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(),
     }
 }
 
-async fn export_results(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs) -> u8 {
+async fn export_results(
+    form: ExportForm,
+    to: Option<PathBuf>,
+    experiment_args: &ExperimentArgs,
+) -> u8 {
     let to = to.as_deref().filter(|to| *to != Path::new("-"));
     let written = async {
-        let client = place.client().await?;
+        let client = experiment_args.client().await?;
         let trials = find_trials(&client, "sort=sequence", None).await?;
         let mut origins = origins(&client).await?;
         let mut writer = match export::Writer::new(form, to) {

@@ -28,15 +28,15 @@ enum StreamEnd {
 
 /// Prints one stream of a trial's output.
 pub(super) async fn follow(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     mut client: Client,
     trial: &TrialJobId,
     stream: &str,
 ) -> Result<(), Error> {
-    let mut place = place.clone();
-    if place.manager.is_none() {
+    let mut experiment_args = experiment_args.clone();
+    if experiment_args.manager.is_none() {
         // The default experiment may be another one after this experiment has ended.
-        place.experiment = Some(place.dir().await?.0);
+        experiment_args.experiment = Some(experiment_args.dir().await?.0);
     }
     let mut tries = 0;
     let mut seen = None;
@@ -49,7 +49,7 @@ pub(super) async fn follow(
         match end {
             Ok(StreamEnd::Ended) => return Ok(()),
             Ok(StreamEnd::Interrupted) if !may_retry && matches!(client, Client::InProcess(_)) => {
-                return Err(Error::NotRunning(place.dir().await?.0));
+                return Err(Error::NotRunning(experiment_args.dir().await?.0));
             }
             Ok(StreamEnd::Interrupted) => {}
             // An event was received before, so the trial exists and only the connection failed.
@@ -57,7 +57,7 @@ pub(super) async fn follow(
             Err(_) => {}
         }
         sleep(RECONNECT_PAUSE).await;
-        client = place.client().await?;
+        client = experiment_args.client().await?;
     }
 }
 

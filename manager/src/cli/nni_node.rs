@@ -21,13 +21,13 @@ use tokio_util::sync::CancellationToken;
 use self::arguments::{Action, Arguments};
 use super::run::{exit_code_of, follow_until_end, settings};
 use super::terminal::signals::Signals;
-use super::{Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, ManagerArgs, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, ExperimentStart, NniFiles, RunningManager, Settings};
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::command::NewLimits;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::layout::ExperimentDir;
 use crate::view::redact_secrets;
 
@@ -57,7 +57,7 @@ enum Error {
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
-    common: Common,
+    manager_args: ManagerArgs,
 }
 
 /// Serves NNI's client and returns the exit code.
@@ -176,8 +176,8 @@ impl NniSession {
         let words =
             ["trial-manager".into(), "--data-dir".into(), data_dir.clone().into_os_string()];
         let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
-        let mut settings = settings(options.common);
-        settings.machine_port = Some(*port);
+        let mut settings = settings(options.manager_args);
+        settings.loopback_port = Some(*port);
         // As in NNI, wider limits continue an experiment that is done.
         settings.stays_open = true;
         // By NNI's convention, the manager uses the next port for trials on other machines, and only for those.
@@ -221,7 +221,7 @@ impl NniSession {
         };
         match started {
             Ok(running) => {
-                self.node.run(running.machine.clone());
+                self.node.run(running.loopback_router.clone());
                 self.accept(reply);
                 self.follow_running(running, files, signals).await
             }
@@ -249,9 +249,9 @@ impl NniSession {
     /// Reports to the client why there is no experiment, until the client ends this process.
     async fn fail(&self, error: &app::Error, reply: Option<Reply>, signals: &mut Signals) -> u8 {
         print_error(error);
-        self.node.fail(chain(error));
+        self.node.fail(error_chain(error));
         if let Some(reply) = reply {
-            reply.refuse(chain(error));
+            reply.refuse(error_chain(error));
         }
         self.wait_for_stop(signals).await;
         exit_code_of(error)
@@ -274,7 +274,7 @@ impl NniSession {
         {
             members.entry("pythonInterpreter").or_insert_with(|| python.as_str().into());
         }
-        config::from_client(configuration).map_err(|error| chain(&error))
+        config::from_client(configuration).map_err(|error| error_chain(&error))
     }
 
     /// Logs the progress of the running experiment and updates NNI's files, until the client ends it.

@@ -19,8 +19,8 @@ use crate::util::files::write_file;
 const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 
 /// Opens the portal or prints its address, and returns the exit code.
-pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
-    match open_portal(place, print).await {
+pub(super) async fn open(experiment_args: &ExperimentArgs, print: bool) -> u8 {
+    match open_portal(experiment_args, print).await {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
@@ -29,15 +29,15 @@ pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
     }
 }
 
-async fn open_portal(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
-    let (client, url) = place.portal().await?;
+async fn open_portal(experiment_args: &ExperimentArgs, print: bool) -> Result<(), Error> {
+    let (client, url) = experiment_args.portal().await?;
     let answer = client.request_json("POST", "/api/v1/session/ticket", None).await?;
     let path = answer.get("path").and_then(Value::as_str).unwrap_or("/login");
     let minutes = answer.get("seconds").and_then(Value::as_u64).unwrap_or(60) / 60;
     let address = format!("{url}{path}");
     let browser = if print { None } else { find_browser() };
     if let Some(browser) = browser {
-        let folder = data_dir(place.data_dir.clone());
+        let folder = data_dir(experiment_args.data_dir.clone());
         let file = folder.join("open.html");
         std::fs::create_dir_all(&folder)
             .and_then(|()| write_file(&file, 0o600, &redirect_page(&address)))

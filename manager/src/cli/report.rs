@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use trial_protocol::{Direction, ExperimentId, MetricValue, OBJECTIVE};
 
 use super::selection::{Error, Format};
-use super::terminal::cells::{brief, cell, duration, heading};
+use super::terminal::cells::{cell, duration, heading, short_cell};
 use super::terminal::output::{text_style, write_stdout};
 use super::terminal::parameter_cells::ParameterColumns;
-use super::terminal::plain_text::{counted, printable};
+use super::terminal::plain_text::{pluralize, printable};
 use super::terminal::table::{ColumnFit, Columns};
 use super::terminal::text_style::TextStyle;
 use super::terminal::trial_cells::{self, counting_value, result_name};
@@ -73,7 +73,7 @@ impl Summary {
         }
         let silent = trials
             .iter()
-            .find(|(row, result)| row.state == JobState::Succeeded && result.last.is_none());
+            .find(|(row, result)| row.state == JobState::Succeeded && result.final_value.is_none());
         let mut reported = BTreeSet::new();
         if let Some((row, _)) = silent {
             let metrics = store.reports().metrics(&row.id).await?;
@@ -130,7 +130,7 @@ impl Summary {
         let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
         let results = succeeded.filter_map(|trial| {
             let (row, result) = trial;
-            let number = result.last.as_ref()?.number().filter(|number| !number.is_nan())?;
+            let number = result.final_value.as_ref()?.number().filter(|number| !number.is_nan())?;
             Some((trial, &row.parameters, number))
         });
         let competing = competitors(results, self.repeats).into_iter();
@@ -154,7 +154,7 @@ impl Summary {
     fn front(&self) -> Vec<(&TrialRow, &TrialResult)> {
         let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
         let results: Vec<_> = succeeded
-            .filter_map(|(row, result)| Some((row, result, result.last.as_ref()?)))
+            .filter_map(|(row, result)| Some((row, result, result.final_value.as_ref()?)))
             .collect();
         let front = pareto::front_of(results.iter().map(|(.., value)| *value), &self.goals);
         front.into_iter().map(|at| (results[at].0, results[at].1)).collect()
@@ -198,7 +198,7 @@ impl Summary {
                 "`trial-manager trial why {sequence} -e {id}` shows why trial {sequence} failed"
             ));
         }
-        let is_missing = succeeded.all(|(_, result)| result.last.is_none());
+        let is_missing = succeeded.all(|(_, result)| result.final_value.is_none());
         is_missing.then(|| reporting_hint(self.objective.as_deref(), &self.reported))
     }
 
@@ -210,7 +210,7 @@ impl Summary {
             (always || count > 0).then(|| format!("{count} {}", trial_state(state)))
         });
         let counts = counts.collect::<Vec<_>>().join(", ");
-        let trials = counted(self.trials.len(), "trial");
+        let trials = pluralize(self.trials.len(), "trial");
         let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.state)];
         if self.goals.has_several_objectives() && !ranked.is_empty() {
             lines.extend(self.front_lines());
@@ -261,7 +261,7 @@ impl Summary {
                 format!("best: trial {sequence} ({id}) with {name}{mean}, {direction}")
             }
             None => {
-                let last = result.last.as_ref().map(|value| value_text(value.as_json()));
+                let last = result.final_value.as_ref().map(|value| value_text(value.as_json()));
                 let last = last.unwrap_or_default();
                 format!("best: trial {sequence} ({id}) with {name}{last}, {direction}")
             }
@@ -274,7 +274,7 @@ impl Summary {
             .trials
             .iter()
             .filter(|(row, _)| row.state == JobState::Succeeded && row.parameters == of.parameters);
-        let numbers = same.filter_map(|(_, result)| result.last.as_ref()?.number());
+        let numbers = same.filter_map(|(_, result)| result.final_value.as_ref()?.number());
         let estimate = Estimate::new(&numbers.collect::<Vec<_>>(), self.repeats);
         estimate.filter(|_| self.repeats > 1)
     }
@@ -284,15 +284,15 @@ impl Summary {
         let front = self.front();
         let line = |(row, result): &(&TrialRow, &TrialResult)| {
             let value = |objective: &Objective| {
-                let last = result.last.as_ref().map(MetricValue::as_json);
+                let last = result.final_value.as_ref().map(MetricValue::as_json);
                 let value = pareto::value_of(last, &objective.metric);
-                let value = value.as_ref().map(brief).unwrap_or_default();
+                let value = value.as_ref().map(short_cell).unwrap_or_default();
                 format!("{} {value}", printable(&objective.metric))
             };
             let values: Vec<_> = self.goals.objectives.iter().map(value).collect();
             format!("  trial {} ({}): {}", row.sequence, row.id, values.join(", "))
         };
-        let count = counted(front.len(), "trial");
+        let count = pluralize(front.len(), "trial");
         let mut lines = vec![format!("Pareto front: {count} that no other trial dominates")];
         lines.extend(front.iter().map(line));
         if front.is_empty() {
@@ -346,9 +346,9 @@ fn best_trials_table(
     let mut table = Columns::new(fixed.chain(parameters.heads()));
     for (row, result, number) in best {
         let metric = result.name.as_deref().unwrap_or_default();
-        let last = result.last.as_ref().map(|value| counting_value(value.as_json(), metric));
+        let last = result.final_value.as_ref().map(|value| counting_value(value.as_json(), metric));
         let last = last.unwrap_or_default();
-        let last = if repeats > 1 { brief(&json!(number)) } else { last };
+        let last = if repeats > 1 { short_cell(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];
         table.push(fixed.into_iter().chain(parameters.cells(&row.parameters)).collect());
@@ -363,7 +363,7 @@ fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
         "sequence": row.sequence,
         "state": row.state.as_str(),
         "parameters": row.parameters,
-        "final": result.last,
+        "final": result.final_value,
         "intermediate": result.intermediate,
     })
 }

@@ -11,12 +11,12 @@ use super::terminal::output::stderr_link;
 use super::terminal::progress::Progress;
 use super::terminal::signals::{EndSignal, Signals};
 use super::{
-    Common, EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, EXIT_MANAGER_FAILED,
-    EXIT_NOTHING_SUCCEEDED, EXIT_TRIALS_LEFT, OnTerm, data_dir, print_error,
+    EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, EXIT_MANAGER_FAILED, EXIT_NOTHING_SUCCEEDED,
+    EXIT_TRIALS_LEFT, ManagerArgs, OnTerm, data_dir, print_error,
 };
 use crate::app::{
-    self, ExperimentStart, FinishedExperiment, OwnCertificate, ReachedLimit, RunningManager,
-    Settings,
+    self, ExperimentStart, FinishedExperiment, ReachedLimit, RunningManager, Settings,
+    UserCertificate,
 };
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
@@ -27,26 +27,34 @@ use crate::view::TrialCache;
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the settings for the options.
-pub(super) fn settings(common: Common) -> Settings {
+pub(super) fn settings(manager_args: ManagerArgs) -> Settings {
     Settings {
-        data_dir: data_dir(common.data_dir),
-        host: common.host,
-        port: common.port.port,
-        agent: common.agent,
-        legacy_port: common.legacy_port,
-        lease: Duration::from_secs(common.lease),
-        certificate: own_certificate(common.tls_cert, common.tls_key, common.tls_ca),
-        advertise: common.advertise,
-        machine_port: None,
-        url_prefix: common.url_prefix,
+        data_dir: data_dir(manager_args.data_dir),
+        host: manager_args.host,
+        port: manager_args.port.port,
+        agent: manager_args.agent,
+        legacy_port: manager_args.legacy_port,
+        lease: Duration::from_secs(manager_args.lease),
+        certificate: user_certificate(
+            manager_args.tls_cert,
+            manager_args.tls_key,
+            manager_args.tls_ca,
+        ),
+        advertise: manager_args.advertise,
+        loopback_port: None,
+        url_prefix: manager_args.url_prefix,
         stays_open: false,
     }
 }
 
 /// Runs or resumes an experiment, serves it afterwards if `keep_serving` is set, and returns the exit code.
-pub(super) async fn run(common: Common, start: ExperimentStart, keep_serving: bool) -> u8 {
-    let (output, on_term) = (common.output, common.on_term);
-    let settings = Settings { stays_open: keep_serving, ..settings(common) };
+pub(super) async fn run(
+    manager_args: ManagerArgs,
+    start: ExperimentStart,
+    keep_serving: bool,
+) -> u8 {
+    let (output, on_term) = (manager_args.output, manager_args.on_term);
+    let settings = Settings { stays_open: keep_serving, ..settings(manager_args) };
     let home = settings.data_dir.clone();
     // Before the start, so that no signal is missed.
     let mut signals = match Signals::new() {
@@ -273,12 +281,12 @@ async fn follow(
 }
 
 /// Returns the user's own certificate, if any. The command line requires both files or neither.
-fn own_certificate(
+fn user_certificate(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     ca: Option<PathBuf>,
-) -> Option<OwnCertificate> {
-    Some(OwnCertificate { certificate: certificate?, key: key?, ca })
+) -> Option<UserCertificate> {
+    Some(UserCertificate { certificate: certificate?, key: key?, ca })
 }
 
 /// Prints the results and returns the exit code.

@@ -42,7 +42,7 @@ pub(super) struct ExperimentArgs {
 #[derive(Debug, Clone, Args)]
 pub(super) struct OutputArgs {
     #[command(flatten)]
-    pub(super) place: ExperimentArgs,
+    pub(super) experiment_args: ExperimentArgs,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub(super) output: Format,
@@ -52,7 +52,7 @@ impl OutputArgs {
     /// Returns the options for the experiment `named`, if any. It takes precedence over `--experiment`.
     #[must_use]
     pub(super) fn for_experiment(self, named: Option<ExperimentId>) -> Self {
-        Self { place: self.place.for_experiment(named), ..self }
+        Self { experiment_args: self.experiment_args.for_experiment(named), ..self }
     }
 }
 
@@ -297,8 +297,8 @@ impl ExperimentArgs {
             return Ok(Client::Remote { url, token, ca_pem, socket: None });
         }
         let (id, dir) = self.dir().await?;
-        if let Some((far, _)) = app::manager_of(&id, &dir).await {
-            return Ok(far);
+        if let Some((manager_client, _)) = app::manager_of(&id, &dir).await {
+            return Ok(manager_client);
         }
         Ok(app::stored_client(&id, &dir).await?)
     }

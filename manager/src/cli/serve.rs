@@ -10,10 +10,10 @@ use crate::app;
 use crate::util::layout::HomeDir;
 
 /// Serves the pages of one experiment, or the list of all experiments, and returns the exit code.
-pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
+pub(super) async fn serve(experiment_args: &ExperimentArgs, host: &str, port: u16) -> u8 {
     let viewing = async {
-        if place.experiment.is_none() {
-            let data_dir = data_dir(place.data_dir.clone());
+        if experiment_args.experiment.is_none() {
+            let data_dir = data_dir(experiment_args.data_dir.clone());
             let viewing = app::serve_home(&data_dir, host, port).await?;
             let token = HomeDir::new(&data_dir).token();
             let lines = format!(
@@ -24,7 +24,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
             );
             return Ok::<_, Error>((lines, viewing));
         }
-        let (id, dir) = place.dir().await?;
+        let (id, dir) = experiment_args.dir().await?;
         let running = app::manager_of(&id, &dir).await;
         let viewing = app::serve_stored(&id, &dir, host, port).await?;
         let mut lines = format!("experiment {id} on {}", viewing.url);

@@ -21,7 +21,7 @@ use super::terminal::signals::Signals;
 use super::terminal::text_style::TextStyle;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
 use crate::api::client::{self, Client};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The time between two updates of the screen.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const MAX_PRINTED_TRIALS: usize = 100;
 const DEFAULT_WIDTH: usize = 80;
 
 /// Shows the search until it ends, the user presses q, or a signal arrives. Returns the exit code.
-pub(super) async fn top(place: &ExperimentArgs) -> u8 {
+pub(super) async fn top(experiment_args: &ExperimentArgs) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
@@ -40,7 +40,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
         }
     };
     let watched = tokio::select! {
-        watched = watch(place) => watched,
+        watched = watch(experiment_args) => watched,
         _ = signals.next() => Ok(()),
     };
     match watched {
@@ -52,15 +52,15 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
     }
 }
 
-async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
-    let mut client = place.client().await?;
+async fn watch(experiment_args: &ExperimentArgs) -> Result<(), Error> {
+    let mut client = experiment_args.client().await?;
     let mut controls = Controls::default();
     let Some(mut screen) = Screen::acquire().map_err(Error::Output)? else {
         let content = ScreenContent::load(&client, &controls, MAX_PRINTED_TRIALS, None).await?;
         return write_stdout(content.text(TextStyle::default()).as_bytes());
     };
     let mut content = ScreenContent::load(&client, &controls, screen.size().rows, None).await?;
-    let place = select_experiment(place, &content.id);
+    let experiment_args = select_experiment(experiment_args, &content.id);
     // The message below the list: the error of the last update, or the effect of a key.
     let mut message = None;
     // The time until the next update. A key may set it to 0.
@@ -77,7 +77,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
         }
         let next = async {
             tokio::time::sleep(pause).await;
-            update(&place, &mut client, &controls, size.rows, &content).await
+            update(&experiment_args, &mut client, &controls, size.rows, &content).await
         };
         let action = tokio::select! {
             next = next => {
@@ -88,7 +88,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
                         controls.follow(content.list());
                         message.filter(Message::is_note)
                     }
-                    Err(error) => Some(Message::Unreachable(chain(&error))),
+                    Err(error) => Some(Message::Unreachable(error_chain(&error))),
                 };
                 continue;
             }
@@ -105,7 +105,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
                 pause = Duration::ZERO;
             }
             KeyEffect::Open(trial) => {
-                message = Some(Message::Note(open_page(&place, &trial).await));
+                message = Some(Message::Note(open_page(&experiment_args, &trial).await));
             }
         }
     };
@@ -116,12 +116,12 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
 
 /// Returns the options that select this experiment. The default experiment may be another one after this one has
 /// ended.
-fn select_experiment(place: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
-    let mut place = place.clone();
-    if place.manager.is_none() {
-        place.experiment = Some(id.clone());
+fn select_experiment(experiment_args: &ExperimentArgs, id: &ExperimentId) -> ExperimentArgs {
+    let mut experiment_args = experiment_args.clone();
+    if experiment_args.manager.is_none() {
+        experiment_args.experiment = Some(id.clone());
     }
-    place
+    experiment_args
 }
 
 /// Requests a change of a trial, and returns its effect in words.
@@ -132,26 +132,26 @@ async fn request(client: &Client, change: TrialAction, trial: &str) -> String {
     };
     match client.request_json("POST", &format!("/api/v1/trials/{trial}/{verb}"), None).await {
         Ok(_) => format!("trial {trial} {effect}"),
-        Err(error) => chain(&error),
+        Err(error) => error_chain(&error),
     }
 }
 
 /// Opens the page of a trial if the machine has a browser and a screen, and returns its address.
-async fn open_page(place: &ExperimentArgs, trial: &str) -> String {
-    match place.portal().await {
+async fn open_page(experiment_args: &ExperimentArgs, trial: &str) -> String {
+    match experiment_args.portal().await {
         Ok((_, url)) => {
             let page = format!("{url}/trials/{trial}");
             start_browser_at(&page);
             page
         }
-        Err(error) => chain(&error),
+        Err(error) => error_chain(&error),
     }
 }
 
 /// Loads the current state. If the manager cannot be reached, selects a new source: the manager may have ended, or
 /// restarted with another address.
 async fn update(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     client: &mut Client,
     controls: &Controls,
     rows: usize,
@@ -159,7 +159,7 @@ async fn update(
 ) -> Result<ScreenContent, Error> {
     match ScreenContent::load(client, controls, rows, Some(before)).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
-            *client = place.client().await?;
+            *client = experiment_args.client().await?;
             ScreenContent::load(client, controls, rows, Some(before)).await
         }
         updated => updated,

@@ -18,7 +18,7 @@ use super::selection::{Error, ExperimentArgs, Format, OutputArgs};
 use super::terminal::cells::{list_items, member_text, moment};
 use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
-use super::terminal::plain_text::{counted, printable};
+use super::terminal::plain_text::{pluralize, printable};
 use super::terminal::table::{ColumnFit, table};
 use super::terminal::text_style::TextStyle;
 use super::{follow, integer, print_error};
@@ -97,7 +97,7 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         stderr: bool,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// List the files of a trial on the manager's machine, and their folder.
     Files {
@@ -113,7 +113,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Make the agents of trials send the log lines that they still buffer.
     Flush {
@@ -121,7 +121,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Set the log level of the agents of trials.
     LogLevel {
@@ -132,7 +132,7 @@ pub(super) enum TrialCommand {
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Add a trial with parameters of your own, which runs before the tuner's next trials.
     ///
@@ -143,7 +143,7 @@ pub(super) enum TrialCommand {
         #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
         set: Vec<(String, Value)>,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
     /// Rerun trials that have ended: now, or with the next `resume` if the experiment has no manager.
     #[command(alias = "retry")]
@@ -155,7 +155,7 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         failed: bool,
         #[command(flatten)]
-        place: ExperimentArgs,
+        experiment_args: ExperimentArgs,
     },
 }
 
@@ -188,22 +188,30 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             show_trial(&options, &trial, description::trial).await
         }
         TrialCommand::Why { trial, options } => show_trial(&options, &trial, explanation).await,
-        TrialCommand::Logs { trial, follow, stderr, place } => {
-            logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
+        TrialCommand::Logs { trial, follow, stderr, experiment_args } => {
+            logs(&experiment_args, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
         TrialCommand::Files { trial, options } => files(&options, &trial).await,
-        TrialCommand::Stop { trials, place } => {
-            request_for_each(&place, trials, "stop", None).await
+        TrialCommand::Stop { trials, experiment_args } => {
+            request_for_each(&experiment_args, trials, "stop", None).await
         }
-        TrialCommand::Flush { trials, place } => {
-            request_for_each(&place, trials, "flush", None).await
+        TrialCommand::Flush { trials, experiment_args } => {
+            request_for_each(&experiment_args, trials, "flush", None).await
         }
-        TrialCommand::LogLevel { level, trials, place } => {
+        TrialCommand::LogLevel { level, trials, experiment_args } => {
             let level = level.to_possible_value().map(|word| word.get_name().to_owned());
-            request_for_each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
+            request_for_each(
+                &experiment_args,
+                trials,
+                "log-level",
+                Some(&json!({ "level": level })),
+            )
+            .await
         }
-        TrialCommand::Add { set, place } => add(&place, set).await,
-        TrialCommand::Rerun { trials, failed, place } => rerun(&place, &trials, failed).await,
+        TrialCommand::Add { set, experiment_args } => add(&experiment_args, set).await,
+        TrialCommand::Rerun { trials, failed, experiment_args } => {
+            rerun(&experiment_args, &trials, failed).await
+        }
     };
     exit_code(done)
 }
@@ -218,7 +226,7 @@ fn setting(text: &str) -> Result<(String, Value), String> {
     }
 }
 
-async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Error> {
+async fn add(experiment_args: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Error> {
     let mut parameters = Map::new();
     for (name, value) in set {
         if parameters.insert(name.clone(), value).is_some() {
@@ -226,7 +234,11 @@ async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Er
         }
     }
     let body = json!({ "parameters": parameters });
-    let answer = place.manager().await?.request_json("POST", "/api/v1/trials", Some(&body)).await?;
+    let answer = experiment_args
+        .manager()
+        .await?
+        .request_json("POST", "/api/v1/trials", Some(&body))
+        .await?;
     let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();
     write_stdout(format!("{id}\n").as_bytes())
 }
@@ -234,7 +246,7 @@ async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Er
 /// Shows all metrics of a trial, or only those with the given `name`, and returns the exit code.
 pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &OutputArgs) -> u8 {
     let shown = async {
-        let client = options.place.client().await?;
+        let client = options.experiment_args.client().await?;
         let id = trial.find(&client).await?;
         let found = all_metrics(&client, id.as_str(), name).await?;
         if let Some(name) = name.filter(|_| found.is_empty()) {
@@ -248,7 +260,7 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &Out
 }
 
 async fn trials(options: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
-    let client = options.place.client().await?;
+    let client = options.experiment_args.client().await?;
     let mut rows = find_trials(&client, query, limit).await?;
     // The table shows places only if they differ, so a single trial needs none.
     if matches!(options.output, Format::Table) && rows.len() > 1 {
@@ -261,14 +273,14 @@ async fn trials(options: &OutputArgs, query: &str, limit: Option<usize>) -> Resu
         }
     }
     if matches!(options.output, Format::Table) && text_style().links {
-        link_pages(&mut rows, &options.place).await;
+        link_pages(&mut rows, &options.experiment_args).await;
     }
     print_value(options.output, &Value::Array(rows), list::trials)
 }
 
 /// Adds to each trial the address of its page, if a manager or another server serves it.
-async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
-    let Ok((_, url)) = place.portal().await else { return };
+async fn link_pages(trials: &mut [Value], experiment_args: &ExperimentArgs) {
+    let Ok((_, url)) = experiment_args.portal().await else { return };
     for trial in trials {
         if let Some(id) = trial.get("id").and_then(Value::as_str) {
             trial[PAGE_MEMBER] = Value::from(format!("{url}/trials/{id}"));
@@ -281,25 +293,25 @@ async fn show_trial(
     trial: &TrialName,
     table: impl FnOnce(&Value, TextStyle) -> String,
 ) -> Result<(), Error> {
-    let client = options.place.client().await?;
+    let client = options.experiment_args.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
     let mut answer = client.request_json("GET", &path, None).await?;
     if matches!(options.output, Format::Table) && text_style().links {
-        link_pages(std::slice::from_mut(&mut answer), &options.place).await;
+        link_pages(std::slice::from_mut(&mut answer), &options.experiment_args).await;
     }
     print_value(options.output, &answer, table)
 }
 
 async fn logs(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     trial: &TrialName,
     follow: bool,
     stream: &str,
 ) -> Result<(), Error> {
-    let client = place.client().await?;
+    let client = experiment_args.client().await?;
     let trial = trial.find(&client).await?;
     if follow {
-        return follow::follow(place, client, &trial, stream).await;
+        return follow::follow(experiment_args, client, &trial, stream).await;
     }
     let path = format!("/api/v1/trials/{trial}/log/{stream}");
     let bytes = client.request_bytes("GET", &path, None).await?;
@@ -307,19 +319,19 @@ async fn logs(
 }
 
 async fn files(options: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
-    let client = options.place.client().await?;
+    let client = options.experiment_args.client().await?;
     let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
     let answer = client.request_json("GET", &path, None).await?;
     print_value(options.output, &answer, file_table)
 }
 
 async fn request_for_each(
-    place: &ExperimentArgs,
+    experiment_args: &ExperimentArgs,
     trials: Vec<TrialName>,
     verb: &str,
     body: Option<&Value>,
 ) -> Result<(), Error> {
-    let client = place.manager().await?;
+    let client = experiment_args.manager().await?;
     let ids = TrialName::find_all(&trials, &client).await?;
     send_for_each(&client, &ids, verb, body).await
 }
@@ -348,8 +360,12 @@ async fn send_for_each(
 }
 
 /// Requests another run of ended trials, or marks them for the next `resume` if the experiment has no manager.
-async fn rerun(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
-    let client = place.client().await?;
+async fn rerun(
+    experiment_args: &ExperimentArgs,
+    trials: &[TrialName],
+    failed: bool,
+) -> Result<(), Error> {
+    let client = experiment_args.client().await?;
     let ids = if failed {
         let failed = find_trials(&client, "state=FAILED", None).await?;
         let ids =
@@ -363,10 +379,10 @@ async fn rerun(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
     } else if matches!(client, Client::Remote { .. }) {
         return send_for_each(&client, &ids, "rerun", None).await;
     } else {
-        let (experiment, dir) = place.dir().await?;
+        let (experiment, dir) = experiment_args.dir().await?;
         app::rerun_trials(&dir, &ids).await.map_err(app::Error::from)?;
         let (trials, them) =
-            (counted(ids.len(), "trial"), if ids.len() == 1 { "it" } else { "them" });
+            (pluralize(ids.len(), "trial"), if ids.len() == 1 { "it" } else { "them" });
         format!("marked {trials} to rerun; `trial-manager resume {experiment}` runs {them}")
     };
     // Ignored: standard error may be closed.

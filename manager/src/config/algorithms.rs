@@ -21,7 +21,7 @@ use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::{self, TunerSpec};
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// The tuner.
 #[derive(Debug, Clone, PartialEq)]
@@ -219,7 +219,7 @@ pub(super) fn set_goals(
     space: &SearchSpace,
     tuner: &mut TunerChoice,
 ) -> Result<(), Problem> {
-    if goals.is_plain() {
+    if goals.is_default() {
         return Ok(());
     }
     let TunerChoice::Native(spec) = tuner else {
@@ -302,7 +302,8 @@ const TUNERS_WITH_ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "N
 pub(super) fn can_have_any_space(top: &Section) -> bool {
     let section = top.peek("tuner").or_else(|| top.peek("advisor"));
     let Some(members) = section.and_then(Value::as_object) else { return false };
-    let name = members.iter().find(|(key, value)| folded(key) == "name" && !value.is_null());
+    let name =
+        members.iter().find(|(key, value)| normalize_name(key) == "name" && !value.is_null());
     match name {
         None => !members.is_empty(),
         Some((_, name)) => name

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The fields of NNI 3.0's `ExperimentConfig`, and TrialKeeper's, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 37] = [
@@ -347,7 +347,7 @@ fn read_fields_without_effect(
     top.record("debug", debug);
     let level = top.string_or("logLevel", if debug { "debug" } else { "info" })?;
     if !LOG_LEVELS.contains(&level.as_str()) {
-        let advice = advice(&level, LOG_LEVELS);
+        let advice = suggest_names(&level, LOG_LEVELS);
         return Err(top.problem("logLevel", format!("`{level}` is not known; {advice}")));
     }
     if top.absolute_path("experimentWorkingDirectory", base)?.is_none() {

@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use crate::search::search_space::Parameters;
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// Replaces every `{{name}}` that names one of the parameters. A string is inserted as its text, any other value as
 /// JSON.
@@ -55,7 +55,7 @@ pub(super) fn check_placeholders(command: &str, names: &[&str]) -> Result<(), St
             && is_identifier(name)
             && !name.starts_with("FC_")
         {
-            let advice = advice(name, names.iter().copied());
+            let advice = suggest_names(name, names.iter().copied());
             return Err(format!("{whole} names no parameter of the search space; {advice}"));
         }
     }

@@ -40,22 +40,22 @@ fn parse_yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     let mut document = read(false)?.0;
     // A text with a tag such as `!!bool yes` has no strict form.
     if let Ok(strict) = read(true) {
-        restore_letters(&mut document, &strict.0);
+        restore_y_and_n(&mut document, &strict.0);
     }
     Ok(document)
 }
 
-/// Replaces truth values by the texts `y` and `n` that they are in a document in which only `true` and `false` are
-/// truth values.
-fn restore_letters(value: &mut Value, strict: &Value) {
+/// Replaces the truth values that are the texts `y` and `n` in `strict`, in which only `true` and `false` are truth
+/// values.
+fn restore_y_and_n(value: &mut Value, strict: &Value) {
     match (value, strict) {
         (value @ Value::Bool(_), Value::String(text)) if text.len() == 1 => *value = strict.clone(),
         (Value::Array(items), Value::Array(strict)) => {
-            items.iter_mut().zip(strict).for_each(|(item, strict)| restore_letters(item, strict));
+            items.iter_mut().zip(strict).for_each(|(item, strict)| restore_y_and_n(item, strict));
         }
         (Value::Object(members), Value::Object(strict)) => {
             for (key, member) in members {
-                restore_letters(member, strict.get(key).unwrap_or(&Value::Null));
+                restore_y_and_n(member, strict.get(key).unwrap_or(&Value::Null));
             }
         }
         _ => {}

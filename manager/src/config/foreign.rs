@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// A kind of file of another tool.
 struct ForeignFormat {
@@ -99,7 +99,10 @@ const FOREIGN_FORMATS: [ForeignFormat; 4] = [
 /// Returns the tool whose file a document is, and the counterparts of its fields. `None`: it is an experiment file.
 pub(super) fn recognise_tool(document: &Value) -> Option<String> {
     let members = document.as_object()?;
-    if members.keys().any(|key| EXPERIMENT_FIELDS.iter().any(|ours| folded(ours) == folded(key))) {
+    if members
+        .keys()
+        .any(|key| EXPERIMENT_FIELDS.iter().any(|ours| normalize_name(ours) == normalize_name(key)))
+    {
         return None;
     }
     let (format, keys) = FOREIGN_FORMATS.iter().find_map(|format| {
@@ -121,11 +124,11 @@ pub(super) fn recognise_tool(document: &Value) -> Option<String> {
 /// Returns the top-level field that another tool calls `word`, such as `maxTrialNumber` for `n_trials`. Case and
 /// underscores do not matter. `None`: no tool has the word, or it has no counterpart.
 pub(super) fn counterpart(word: &str) -> Option<&'static str> {
-    let plain = folded(word);
+    let plain = normalize_name(word);
     let rows = FOREIGN_FORMATS.iter().flat_map(|format| format.counterparts);
     rows.filter(|(term, _)| {
         let mut words = term.split(", ").map(|word| word.strip_prefix("spec.").unwrap_or(word));
-        words.any(|word| folded(word) == plain)
+        words.any(|word| normalize_name(word) == plain)
     })
     .map(|(_, here)| *here)
     .find(|here| here.starts_with(char::is_alphabetic) && !here.contains(' '))

@@ -8,7 +8,7 @@ use super::document::describe_kind;
 use super::section::{Problem, Section};
 use crate::search::class_args::parse_direction;
 use crate::search::goals::{Constraint, Goals, Objective};
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The fields of an objective, in the order of the canonical form.
 pub(super) const OBJECTIVE_FIELDS: [&str; 2] = ["metric", "direction"];
@@ -52,7 +52,7 @@ pub(super) fn read_goals(
 pub(super) fn read_direction(fields: &mut Section) -> Result<Option<Direction>, Problem> {
     let Some(word) = fields.string("direction")? else { return Ok(None) };
     let Some(direction) = parse_direction(&word) else {
-        let advice = advice(&word, ["maximize", "minimize"]);
+        let advice = suggest_names(&word, ["maximize", "minimize"]);
         return Err(fields.problem("direction", format!("`{word}` is not known; {advice}")));
     };
     fields.record("direction", direction.as_str());

@@ -35,7 +35,7 @@ use super::section::{Problem, Section};
 use super::services::inherited::{
     SNAPSHOT_IS_REQUIRED, Service, ServiceFields, ServiceSection, TopLevel, missing_command,
 };
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The default time limit for the start of a trial's pods, long enough for large images.
 const DEFAULT_START_UP_DEADLINE: Duration = Duration::from_mins(30);
@@ -413,7 +413,7 @@ fn read_metrics_from(
     let (name, index) = written.split_once(':').unwrap_or((&written, "0"));
     let role = roles.iter().find(|role| role.name == name);
     let Some(role) = role else {
-        let advice = advice(name, roles.iter().map(|role| role.name.as_str()));
+        let advice = suggest_names(name, roles.iter().map(|role| role.name.as_str()));
         return Err(fields.problem("metricsFrom", format!("`{name}` is not a task role; {advice}")));
     };
     match index.parse::<u64>() {
@@ -448,7 +448,7 @@ fn read_one_of(
     if known.contains(&word.as_str()) {
         return Ok(Some(word));
     }
-    let advice = advice(&word, known.iter().copied());
+    let advice = suggest_names(&word, known.iter().copied());
     Err(fields.problem(field, format!("`{word}` is not known; {advice}")))
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// A location in a text. Both numbers count from 1, and columns are characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,9 @@ impl Node {
                     return Some((*at, node, left.strip_prefix('.').unwrap_or(left)));
                 }
                 let end = path.find(['.', '[']).unwrap_or(path.len());
-                let wanted = folded(&path[..end]);
-                let (_, at, node) = members.iter().find(|(key, ..)| folded(key) == wanted)?;
+                let wanted = normalize_name(&path[..end]);
+                let (_, at, node) =
+                    members.iter().find(|(key, ..)| normalize_name(key) == wanted)?;
                 let left = &path[end..];
                 Some((*at, node, left.strip_prefix('.').unwrap_or(left)))
             }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::document::describe_kind;
 use super::path_base::PathBase;
 use super::section::{Problem, Section};
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The fields, in the order of the canonical form.
 pub(super) const FIELDS: [&str; 8] = [
@@ -191,7 +191,7 @@ fn parse_events(section: &mut Section) -> Result<Vec<EventKind>, Problem> {
     for item in list {
         let word = item.as_str().unwrap_or_default();
         let Some(event) = EventKind::ALL.into_iter().find(|event| event.as_str() == word) else {
-            let advice = advice(word, words.iter().copied());
+            let advice = suggest_names(word, words.iter().copied());
             let problem = format!("{} is not an event; {advice}", describe_kind(&item));
             return Err(section.problem("events", problem));
         };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::check::check;
 use super::path_base::PathBase;
 use super::section::Problem;
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// The greatest number of problems that are reported.
 const MAX_PROBLEMS: usize = 20;
@@ -137,7 +137,9 @@ fn find_place(problem: &Problem, document: &Value) -> String {
 
 fn find_inline_space(document: &Value) -> Option<&Value> {
     let mut members = document.as_object()?.iter();
-    members.find(|(name, _)| folded(name) == folded("searchSpace")).map(|(_, space)| space)
+    members
+        .find(|(name, _)| normalize_name(name) == normalize_name("searchSpace"))
+        .map(|(_, space)| space)
 }
 
 /// Replaces a parameter or a section by a valid one, or removes a section that is not required.
@@ -145,7 +147,7 @@ fn repair_part(document: &mut Value, section: &str) -> bool {
     let Some(members) = document.as_object_mut() else { return false };
     if let Some(name) = section.strip_prefix(PARAMETER_PREFIX) {
         let mut spaces = members.iter_mut();
-        let space = spaces.find(|(name, _)| folded(name) == folded("searchSpace"));
+        let space = spaces.find(|(name, _)| normalize_name(name) == normalize_name("searchSpace"));
         let Some(space) = space.and_then(|(_, space)| space.as_object_mut()) else { return false };
         space.insert(name.to_owned(), json!({"_type": "uniform", "_value": [0, 1]}));
         return true;
@@ -168,8 +170,8 @@ fn repair_part(document: &mut Value, section: &str) -> bool {
         _ => (&[], None),
     };
     let is_removed = |key: &str| {
-        let key = folded(key);
-        key == folded(section) || removed.iter().any(|name| folded(name) == key)
+        let key = normalize_name(key);
+        key == normalize_name(section) || removed.iter().any(|name| normalize_name(name) == key)
     };
     members.retain(|key, _| !is_removed(key));
     if let Some((name, substitute)) = substitute {

@@ -1,13 +1,13 @@
-//! PURE: secrets of the experiment file, each with the file of its own that it belongs into.
+//! PURE: secrets of the experiment file, each with the file that will hold it.
 
 use std::fmt;
 use std::path::PathBuf;
 
 /// A password or a passphrase. It is never stored or shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateText(String);
+pub struct SecretText(String);
 
-impl PrivateText {
+impl SecretText {
     /// Creates an instance.
     pub(super) fn new(text: String) -> Self {
         Self(text)
@@ -19,17 +19,17 @@ impl PrivateText {
     }
 }
 
-impl fmt::Debug for PrivateText {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PrivateText")
+        f.write_str("SecretText")
     }
 }
 
-/// A secret of the experiment file, and the file of its own that it belongs into.
+/// A secret of the experiment file, and the file that will hold it.
 #[derive(Debug)]
 pub struct SecretFile {
     /// The path of the file.
     pub path: PathBuf,
     /// Its text.
-    pub text: PrivateText,
+    pub text: SecretText,
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::document::describe_kind;
 use super::path_base::PathBase;
 use super::{Error, Location, foreign, units};
-use crate::util::nearest::{advice, folded, nearest};
+use crate::util::nearest::{nearest, normalize_name, suggest_names};
 
 /// A problem with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl Problem {
     }
 }
 
-/// Common wrong names of fields, folded, and the field that is meant. They are NNI's older names, those of `tk.search`
-/// in Python, and common first guesses. The terms of other tools are in `foreign`.
+/// Common wrong names of fields, normalized, and the field that is meant. They are NNI's older names, those of
+/// `tk.search` in Python, and common first guesses. The terms of other tools are in `foreign`.
 const FIELD_SYNONYMS: [(&str, &str); 12] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
@@ -157,8 +157,9 @@ impl Section {
         let mut section = Self { path: path.to_owned(), fields };
         let mut unknown = Vec::new();
         for (key, value) in members {
-            let plain = folded(&key);
-            let Some(field) = section.fields.iter_mut().find(|field| folded(field.name) == plain)
+            let plain = normalize_name(&key);
+            let Some(field) =
+                section.fields.iter_mut().find(|field| normalize_name(field.name) == plain)
             else {
                 unknown.push(key);
                 continue;
@@ -181,7 +182,7 @@ impl Section {
             let allowed = || known.iter().copied();
             let advice = match self.suggested_field(key, known) {
                 Some(name) => format!("; here it is `{name}`"),
-                None if last == Some(i) => format!("; {}", advice(key, allowed())),
+                None if last == Some(i) => format!("; {}", suggest_names(key, allowed())),
                 None => nearest(key, allowed())
                     .map(|name| format!("; did you mean `{name}`?"))
                     .unwrap_or_default(),
@@ -198,7 +199,7 @@ impl Section {
 
     /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
     fn suggested_field(&self, key: &str, known: &[&str]) -> Option<&'static str> {
-        let plain = folded(key);
+        let plain = normalize_name(key);
         let older = FIELD_SYNONYMS.iter().filter(|(word, _)| *word == plain).map(|(_, name)| name);
         let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
         let is_known =

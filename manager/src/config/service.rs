@@ -8,7 +8,7 @@ use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section};
 use super::services::inherited::{Service, TopLevel};
 use super::services::{hybrid, local, openpai, plugin, remote};
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// Platforms of NNI that are not supported.
 const OTHER_PLATFORMS: [&str; 6] = ["aml", "dlc", "adl", "dlts", "paiYarn", HYBRID_PLATFORM];
@@ -59,7 +59,7 @@ fn find_reader(service: &Value) -> Result<SectionReader, Problem> {
     let Some(members) = service.as_object() else {
         return Ok(local::read_section); // Not an object: reported when the section is opened.
     };
-    let field = members.iter().find(|(key, _)| folded(key) == "platform");
+    let field = members.iter().find(|(key, _)| normalize_name(key) == "platform");
     check_platform("trainingService.platform", field.map(|(_, value)| value))
 }
 

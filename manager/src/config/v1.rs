@@ -14,7 +14,7 @@ use self::fields::{
 };
 use super::section::{Problem, Section};
 use super::service;
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// A document in v2 form, and the v1 paths of its fields.
 #[derive(Debug)]
@@ -71,7 +71,9 @@ pub(super) fn is_v1(document: &Value) -> bool {
 /// Returns the value of `trainingServicePlatform`, which only the v1 form has.
 fn platform_of(document: &Value) -> Option<&Value> {
     let mut members = document.as_object()?.iter();
-    members.find(|(key, _)| folded(key) == "trainingserviceplatform").map(|(_, value)| value)
+    members
+        .find(|(key, _)| normalize_name(key) == "trainingserviceplatform")
+        .map(|(_, value)| value)
 }
 
 /// Refuses a platform that is not built in. This check precedes that of the fields, because those of such a platform
@@ -184,7 +186,8 @@ impl Converter {
     /// Removes fields that have no effect from an object.
     fn ignore(&mut self, path: &str, value: &mut Value, names: &[&str]) {
         let Some(members) = value.as_object_mut() else { return };
-        let is_ignored = |key: &str| names.iter().any(|name| folded(name) == folded(key));
+        let is_ignored =
+            |key: &str| names.iter().any(|name| normalize_name(name) == normalize_name(key));
         let dot = if path.is_empty() { "" } else { "." };
         let given = members.keys().filter(|key| is_ignored(key));
         self.ignored.extend(given.map(|key| format!("{path}{dot}{key}")));
@@ -463,7 +466,7 @@ impl Converter {
             ("keyVault", v1.take("keyVault"), vault),
         ];
         for (name, part, renames) in parts {
-            if folded(name) == folded(&kind) {
+            if normalize_name(name) == normalize_name(&kind) {
                 self.record_possible_paths(
                     renames,
                     &v1.field_path(name),

@@ -117,7 +117,7 @@ impl Advisers {
         self.assessor.is_some() || self.external.as_ref().is_some_and(|external| external.assesses)
     }
 
-    /// Teaches the assessor the end of a trial.
+    /// Reports the end of a trial to the assessor.
     pub(super) fn observe_for_assessor(
         &mut self,
         trial: &TrialJobId,
@@ -131,7 +131,7 @@ impl Advisers {
         }
     }
 
-    /// Teaches the tuner the end of a trial.
+    /// Reports the end of a trial to the tuner.
     pub(super) fn observe(
         &mut self,
         trial: &TrialJobId,

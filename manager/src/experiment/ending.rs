@@ -141,14 +141,15 @@ pub fn conclude(
     verdict: Option<&Verdict>,
     job_end: &JobEnd,
 ) -> RecordedEnd {
-    let others = has_succeeded_without_pod(intent, verdict, job_end);
-    let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
-        Some(exit) => Some(i32::from(exit.shell_code())),
-        None => job_end.exit_code,
-    };
+    let succeeded_without_pod = has_succeeded_without_pod(intent, verdict, job_end);
+    let exit_code =
+        match verdict.and_then(|verdict| verdict.exit).filter(|_| !succeeded_without_pod) {
+            Some(exit) => Some(i32::from(exit.shell_code())),
+            None => job_end.exit_code,
+        };
     let state = match (verdict.map(|verdict| (verdict.cause, verdict.stop)), intent) {
         (Some((Cause::Succeeded, None)), _) => JobState::Succeeded,
-        (_, None) if others => JobState::Succeeded,
+        (_, None) if succeeded_without_pod => JobState::Succeeded,
         (_, Some(StopReason::User)) => JobState::UserCanceled,
         (_, Some(StopReason::EarlyStop | StopReason::Deadline)) => JobState::EarlyStopped,
         (

@@ -53,7 +53,7 @@ pub enum Notice {
         last_lines: String,
         /// The number with which the trial competes for the best. It is the result, or the mean of the point that the
         /// trial completes.
-        competes: Option<f64>,
+        point_mean: Option<f64>,
     },
     /// A message for the user.
     Message(String),

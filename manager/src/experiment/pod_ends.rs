@@ -6,24 +6,24 @@ use std::collections::{HashMap, HashSet};
 use trial_protocol::{AttemptId, Class, Verdict};
 
 use super::ending;
-use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
+use crate::training_service::completion::{PodResult, ReplicaId, TrialCompletion, TrialEnd};
 use crate::training_service::{JobEnd, VerdictTrust};
 use crate::util::ids;
 
 /// The ends of the pods' commands, in the order in which they were reported.
 #[derive(Debug, Default)]
 pub struct PodEnds {
-    ends: Vec<PodEnd>,
-    /// The present pod of each place but that of the main pod.
-    present_pods: HashMap<PodPlace, String>,
-    /// The pods that had a place before.
-    past_pods: HashSet<(PodPlace, String)>,
+    ends: Vec<CommandEnd>,
+    /// The present pod of each replica but the main one.
+    present_pods: HashMap<ReplicaId, String>,
+    /// The earlier pods of the replicas.
+    past_pods: HashSet<(ReplicaId, String)>,
 }
 
 /// The end of a pod's command.
 #[derive(Debug)]
-struct PodEnd {
-    place: PodPlace,
+struct CommandEnd {
+    replica: ReplicaId,
     result: PodResult,
     exit_code: Option<i32>,
     message: String,
@@ -31,26 +31,27 @@ struct PodEnd {
 }
 
 impl PodEnds {
-    /// Handles a report of a pod that is not the main one. Returns the pod's place, unless another pod has it by now.
-    pub fn observe(&mut self, pod: ids::OtherPod) -> Option<PodPlace> {
+    /// Handles a report of a pod that is not the main one. Returns the pod's replica, unless a later pod has
+    /// replaced it.
+    pub fn observe(&mut self, pod: ids::OtherPod) -> Option<ReplicaId> {
         let ids::OtherPod { role, index, run } = pod;
-        let place = PodPlace { role, index };
-        if self.past_pods.contains(&(place.clone(), run.clone())) {
+        let replica = ReplicaId { role, index };
+        if self.past_pods.contains(&(replica.clone(), run.clone())) {
             return None;
         }
-        let earlier = self.present_pods.insert(place.clone(), run.clone());
+        let earlier = self.present_pods.insert(replica.clone(), run.clone());
         if let Some(earlier) = earlier.filter(|earlier| *earlier != run) {
-            self.past_pods.insert((place.clone(), earlier));
-            self.remove(&place);
+            self.past_pods.insert((replica.clone(), earlier));
+            self.remove(&replica);
         }
-        Some(place)
+        Some(replica)
     }
 
     /// Records the end of a pod's command.
-    pub fn record(&mut self, place: PodPlace, verdict: &Verdict) {
-        self.remove(&place);
-        self.ends.push(PodEnd {
-            place,
+    pub fn record(&mut self, replica: ReplicaId, verdict: &Verdict) {
+        self.remove(&replica);
+        self.ends.push(CommandEnd {
+            replica,
             result: ending::pod_result(verdict),
             exit_code: verdict.exit.map(|exit| i32::from(exit.shell_code())),
             message: verdict.message.clone(),
@@ -58,9 +59,9 @@ impl PodEnds {
         });
     }
 
-    /// Removes the end of a pod's command, because another pod has its place.
-    pub fn remove(&mut self, place: &PodPlace) {
-        self.ends.retain(|end| end.place != *place);
+    /// Removes the end of a pod's command, because another pod replaces it.
+    pub fn remove(&mut self, replica: &ReplicaId) {
+        self.ends.retain(|end| end.replica != *replica);
     }
 
     /// Forgets all ends, because other pods will run the attempt from its beginning.
@@ -77,22 +78,23 @@ impl PodEnds {
     /// Returns the attempts under which the other pods of the `submitted` attempt report, each with whether its command
     /// runs.
     pub fn others(&self, submitted: &AttemptId) -> Vec<(AttemptId, bool)> {
-        let others = self.present_pods.iter().filter_map(|(place, run)| {
-            let PodPlace { role, index } = place;
+        let others = self.present_pods.iter().filter_map(|(replica, run)| {
+            let ReplicaId { role, index } = replica;
             let attempt = AttemptId::new(format!("{submitted}{run}-{role}-{index}")).ok()?;
-            Some((attempt, !self.has_ended(place)))
+            Some((attempt, !self.has_ended(replica)))
         });
         others.collect()
     }
 
     /// Returns whether a pod's command has ended.
-    pub fn has_ended(&self, place: &PodPlace) -> bool {
-        self.ends.iter().any(|end| end.place == *place)
+    pub fn has_ended(&self, replica: &ReplicaId) -> bool {
+        self.ends.iter().any(|end| end.replica == *replica)
     }
 
     /// Returns the end of the trial that follows from these ends. `None`: none follows yet.
     pub fn decide(&self, completion: &TrialCompletion) -> Option<DecidedEnd> {
-        let results: Vec<_> = self.ends.iter().map(|end| (end.place.clone(), end.result)).collect();
+        let results: Vec<_> =
+            self.ends.iter().map(|end| (end.replica.clone(), end.result)).collect();
         let end = completion.decide(&results)?;
         let is_over = completion.has_every_pod_ended(&results);
         let signaled = results.iter().any(|(_, result)| *result == PodResult::Signaled);
@@ -112,11 +114,11 @@ impl PodEnds {
             TrialEnd::Succeeded => {
                 JobEnd { succeeded: true, exit_code: Some(0), ..JobEnd::default() }
             }
-            TrialEnd::Failed(place) if *place != completion.main => {
-                let Some(pod) = self.ends.iter().find(|end| end.place == *place) else {
+            TrialEnd::Failed(replica) if *replica != completion.main => {
+                let Some(pod) = self.ends.iter().find(|end| end.replica == *replica) else {
                     return JobEnd::default();
                 };
-                let message = format!("{} {}: {}", place.role, place.index, pod.message);
+                let message = format!("{} {}: {}", replica.role, replica.index, pod.message);
                 let (exit_code, class) = (pod.exit_code, Some(pod.class));
                 JobEnd { exit_code, message: Some(message), class, ..JobEnd::default() }
             }

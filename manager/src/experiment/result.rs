@@ -14,7 +14,7 @@ pub struct TrialResult {
     /// The metric that counts, if there is one.
     pub name: Option<String>,
     /// The final result: the first one that the trial reported.
-    pub last: Option<MetricValue>,
+    pub final_value: Option<MetricValue>,
     /// The final result in its reported form: the complete object if one of its members counts.
     pub reported: Option<Box<MetricValue>>,
     /// The intermediate results, in order.
@@ -68,7 +68,7 @@ pub fn pick_result<'a>(
             Some(objective) if is_member(metric) => objective.to_owned(),
             _ => metric.name.clone(),
         }),
-        last: last.map(|metric| value_of(metric, objective)),
+        final_value: last.map(|metric| value_of(metric, objective)),
         reported: last.map(|metric| Box::new(metric.value.clone())),
         intermediate: steps.into_iter().map(|metric| value_of(metric, objective)).collect(),
     }
@@ -109,7 +109,7 @@ pub fn apply_goals<'a>(
     objective: Option<&str>,
     goals: &Goals,
 ) -> TrialResult {
-    let (false, Some(last)) = (goals.is_plain(), &result.last) else { return result };
+    let (false, Some(last)) = (goals.is_default(), &result.final_value) else { return result };
     let own = metrics_of_attempt(metrics, attempt);
     let reported = result.reported.as_ref().and_then(|reported| reported.as_json().as_object());
     let value = |name: &str| {
@@ -145,7 +145,7 @@ pub fn apply_goals<'a>(
         Some(_) | None => last.clone(),
     };
     members.insert(OBJECTIVE.to_owned(), counts.as_json().clone());
-    result.last = Some(MetricValue::from(Value::Object(members)));
+    result.final_value = Some(MetricValue::from(Value::Object(members)));
     result
 }
 
@@ -261,7 +261,7 @@ mod tests {
         ];
         let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
         let result = pick_result(all, &second, None);
-        assert_eq!(result.last, Some(3.0.into()));
+        assert_eq!(result.final_value, Some(3.0.into()));
         assert_eq!(result.intermediate, vec![1.0.into(), 2.0.into()]);
     }
 
@@ -284,7 +284,7 @@ mod tests {
         for (case, metrics, expected) in table {
             let all = metrics.iter().map(|(attempt, metric)| (*attempt, metric));
             let result = pick_result(all, &agent, None);
-            assert_eq!((result.last, result.intermediate), expected, "{case}");
+            assert_eq!((result.final_value, result.intermediate), expected, "{case}");
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
         for (case, metrics, objective, steps) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let result = pick_result(all, &attempt, objective);
-            assert_eq!((result.last, result.intermediate.len()), (None, steps), "{case}");
+            assert_eq!((result.final_value, result.intermediate.len()), (None, steps), "{case}");
         }
     }
 
@@ -323,7 +323,7 @@ mod tests {
             let result =
                 pick_result(metrics.iter().map(|metric| (&attempt, metric)), &attempt, objective);
             let numbers: Vec<_> = result.intermediate.iter().map(MetricValue::number).collect();
-            (result.name, result.last.and_then(|value| value.number()), numbers)
+            (result.name, result.final_value.and_then(|value| value.number()), numbers)
         };
         let named = |name: &str| Some(name.to_owned());
         let (half, nine) = (vec![Some(0.5); 2], vec![Some(9.0); 2]);
@@ -376,9 +376,12 @@ mod tests {
         for (case, metrics, number) in table {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let result = pick_result_with_goals(all, &attempt, Some("loss"), &goals);
-            assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{case}");
+            assert_eq!(result.final_value.as_ref().and_then(MetricValue::number), number, "{case}");
             if case == "separate metrics" {
-                assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
+                assert_eq!(
+                    result.final_value.map(|last| last.as_json().clone()),
+                    Some(kept.clone())
+                );
             }
         }
     }
@@ -404,9 +407,9 @@ mod tests {
         for metrics in [named, vec![step(0, 9.0, 5.0), step(1, 3.0, 4.0)]] {
             let all = metrics.iter().map(|metric| (&attempt, metric));
             let found = pick_result_with_goals(all.clone(), &attempt, Some("loss"), &goals);
-            let derived = TrialResult { last: found.intermediate.last().cloned(), ..found };
+            let derived = TrialResult { final_value: found.intermediate.last().cloned(), ..found };
             let result = apply_goals(derived, all, &attempt, Some("loss"), &goals);
-            let merit = goals.merit(&result.last.unwrap(), Direction::Minimize).unwrap();
+            let merit = goals.merit(&result.final_value.unwrap(), Direction::Minimize).unwrap();
             assert_eq!(merit.losses, [3.0, 4.0]);
         }
     }

@@ -14,11 +14,11 @@ use std::time::Duration;
 use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::{Budget, Failure};
-pub use self::budget::{FailureLimit, Policy};
+pub use self::budget::{FailureLimit, SearchPolicy};
 pub use self::events::{
-    Effect, Event, ExperimentState, Limits, ResumedTrial, StoredTrial, UserChange, UserTrial,
+    Effect, Event, ExperimentState, Limits, StoredTrial, StoredTrialState, UserChange, UserTrial,
 };
-use self::reruns::{Rerun, Reruns};
+use self::run_queue::{DequeuedTrial, RunQueue};
 use super::ending::{RecordedEnd, conclude, failure_class};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
@@ -26,11 +26,11 @@ use crate::training_service::JobEnd;
 
 mod budget;
 mod events;
-mod reruns;
+mod run_queue;
 
 /// The state of a trial that has not ended.
 #[derive(Debug)]
-struct TrialProgress {
+struct ActiveTrial {
     parameter_id: Option<u64>,
     running_since: Option<Duration>,
     intent: Option<StopReason>,
@@ -51,9 +51,9 @@ enum DurationLimit {
 #[derive(Debug)]
 pub struct State {
     limits: Limits,
-    phase: ExperimentState,
-    live: HashMap<TrialJobId, TrialProgress>,
-    reruns: Reruns,
+    experiment: ExperimentState,
+    live: HashMap<TrialJobId, ActiveTrial>,
+    run_queue: RunQueue,
     /// The user's own trials whose results the tuner has still to learn.
     user_trials: HashSet<TrialJobId>,
     /// The number of proposals that are requested and not answered.
@@ -78,9 +78,9 @@ impl State {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            phase: ExperimentState::Running,
+            experiment: ExperimentState::Running,
             live: HashMap::new(),
-            reruns: Reruns::default(),
+            run_queue: RunQueue::default(),
             user_trials: HashSet::new(),
             pending_proposals: 0,
             tuner_waits: false,
@@ -105,20 +105,20 @@ impl State {
             state.budget.set_retries(known.trial.clone(), known.retries);
             match known.parameter_id {
                 Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
-                None if known.fate == ResumedTrial::Ended => {}
+                None if known.state == StoredTrialState::Ended => {}
                 None => drop(state.user_trials.insert(known.trial.clone())),
             }
-            match known.fate {
-                ResumedTrial::Ended => {}
-                ResumedTrial::Alive { running_for } => {
-                    let live = TrialProgress {
+            match known.state {
+                StoredTrialState::Ended => {}
+                StoredTrialState::Alive { running_for } => {
+                    let live = ActiveTrial {
                         parameter_id: known.parameter_id,
                         running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
                         intent: known.intent,
                     };
                     state.live.insert(known.trial, live);
                 }
-                ResumedTrial::Waiting => state.reruns.push(known.trial, known.parameter_id),
+                StoredTrialState::Waiting => state.run_queue.push(known.trial, known.parameter_id),
             }
         }
         state
@@ -127,13 +127,13 @@ impl State {
     /// Returns the state of an experiment that was done. It starts only the trials that must run again.
     #[must_use]
     pub fn after_done(mut self) -> Self {
-        (self.phase, self.duration) = (ExperimentState::NoMoreTrial, DurationLimit::Lifted);
+        (self.experiment, self.duration) = (ExperimentState::NoMoreTrial, DurationLimit::Lifted);
         self
     }
 
     /// Returns the state with another policy.
     #[must_use]
-    pub fn with_policy(mut self, policy: Policy) -> Self {
+    pub fn with_policy(mut self, policy: SearchPolicy) -> Self {
         self.budget = self.budget.with_policy(policy);
         self
     }
@@ -149,8 +149,8 @@ impl State {
     }
 
     /// Returns the state of the experiment.
-    pub fn state(&self) -> ExperimentState {
-        self.phase
+    pub fn experiment_state(&self) -> ExperimentState {
+        self.experiment
     }
 
     /// Returns the number of trials that have not ended.
@@ -192,25 +192,25 @@ impl State {
         let whole = self
             .limits
             .duration
-            .filter(|_| self.phase.is_active() && self.duration == DurationLimit::Active);
+            .filter(|_| self.experiment.is_active() && self.duration == DurationLimit::Active);
         trials.chain(whole).min()
     }
 
     /// Handles an event at running time `elapsed` and returns the effects.
     pub fn step(&mut self, event: Event, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.phase;
+        let before = self.experiment;
         let mut effects = Vec::new();
         match event {
-            Event::Begin => effects.push(Effect::RecordState(self.phase)),
+            Event::Begin => effects.push(Effect::RecordState(self.experiment)),
             Event::Proposed { parameter_id, proposal, trial } => {
                 self.handle_proposal(parameter_id, proposal, trial, &mut effects);
             }
             Event::TunerReady => self.tuner_waits = false,
             Event::TunerLost => {
                 self.tuner_lost = true;
-                if self.phase == ExperimentState::Running {
-                    self.phase = ExperimentState::TunerNoMoreTrial;
+                if self.experiment == ExperimentState::Running {
+                    self.experiment = ExperimentState::TunerNoMoreTrial;
                 }
             }
             Event::Started { trial } => {
@@ -237,8 +237,8 @@ impl State {
                 }
             }
             Event::ExperimentStopRequested => {
-                if !matches!(self.phase, ExperimentState::Done | ExperimentState::Stopped) {
-                    self.phase = ExperimentState::Stopping;
+                if !matches!(self.experiment, ExperimentState::Done | ExperimentState::Stopped) {
+                    self.experiment = ExperimentState::Stopping;
                     let mut live: Vec<_> = self.live.keys().cloned().collect();
                     live.sort();
                     for trial in live {
@@ -254,13 +254,13 @@ impl State {
     /// Handles a change by the user at running time `elapsed` and returns the effects.
     pub fn apply_change(&mut self, change: UserChange, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.phase;
+        let before = self.experiment;
         let mut effects = Vec::new();
         match change {
             UserChange::Rerun(trial) => {
-                let is_known = self.is_live(&trial) || self.reruns.contains(&trial);
+                let is_known = self.is_live(&trial) || self.run_queue.contains(&trial);
                 if !is_known && !self.is_stopping() {
-                    self.reruns.push(trial, None);
+                    self.run_queue.push(trial, None);
                 }
             }
             UserChange::AddTrials(points) => {
@@ -269,7 +269,7 @@ impl State {
                         let sequence = self.next_sequence;
                         self.next_sequence += 1;
                         self.user_trials.insert(trial.clone());
-                        self.reruns.push(trial.clone(), None);
+                        self.run_queue.push(trial.clone(), None);
                         UserTrial { trial, sequence, parameters }
                     });
                     effects.push(Effect::Enqueue(own.collect()));
@@ -278,18 +278,18 @@ impl State {
             UserChange::ChangeLimits { concurrency, trials, duration } => {
                 self.change_limits(concurrency, trials, duration);
             }
-            UserChange::TunerTaught => self.tuner_waits = false,
+            UserChange::TunerUpdated => self.tuner_waits = false,
             UserChange::ChangeSpace { open } => {
                 self.tuner_waits = false;
                 for (trial, id) in open {
                     match self.live.get_mut(&trial) {
                         Some(live) => live.parameter_id = Some(id),
-                        None => self.reruns.set_proposal(&trial, id),
+                        None => self.run_queue.set_proposal(&trial, id),
                     }
                 }
-                let used_up = self.phase == ExperimentState::TunerNoMoreTrial;
+                let used_up = self.experiment == ExperimentState::TunerNoMoreTrial;
                 if used_up && !self.tuner_lost && !self.held {
-                    self.phase = ExperimentState::Running;
+                    self.experiment = ExperimentState::Running;
                 }
             }
         }
@@ -311,9 +311,10 @@ impl State {
         // A search that the last limits had ended continues under the new ones, if they leave room. A search that
         // failures hold does not.
         let is_wider = trials.is_some() || duration.is_some();
-        let is_over = matches!(self.phase, ExperimentState::NoMoreTrial | ExperimentState::Done);
+        let is_over =
+            matches!(self.experiment, ExperimentState::NoMoreTrial | ExperimentState::Done);
         if is_over && is_wider && !self.held {
-            self.phase = ExperimentState::Running;
+            self.experiment = ExperimentState::Running;
         }
     }
 
@@ -326,8 +327,8 @@ impl State {
         self.enforce_deadlines(&mut effects);
         self.start_trials(&mut effects);
         self.update_phase();
-        if self.phase != before {
-            effects.push(Effect::RecordState(self.phase));
+        if self.experiment != before {
+            effects.push(Effect::RecordState(self.experiment));
         }
         effects
     }
@@ -341,7 +342,9 @@ impl State {
 
     /// Ends a trial that waits to run again. Returns whether there was one.
     fn withdraw_rerun(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
-        let Some(Rerun { trial, parameter_id }) = self.reruns.remove(trial) else { return false };
+        let Some(DequeuedTrial { trial, parameter_id }) = self.run_queue.remove(trial) else {
+            return false;
+        };
         let state = JobState::UserCanceled;
         let again = if self.user_trials.remove(&trial) { "" } else { " again" };
         let message = Some(format!("it was stopped before it ran{again}"));
@@ -367,11 +370,11 @@ impl State {
         match proposal {
             // A trial of the user may have used up the limit while the tuner computed.
             Proposal::Parameters(parameters)
-                if self.phase == ExperimentState::Running && !self.is_full() =>
+                if self.experiment == ExperimentState::Running && !self.is_full() =>
             {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
-                let live = TrialProgress {
+                let live = ActiveTrial {
                     parameter_id: Some(parameter_id),
                     running_since: None,
                     intent: None,
@@ -381,8 +384,8 @@ impl State {
             }
             // The experiment was stopped while the tuner computed. The proposal was never tried and is not recorded.
             Proposal::Parameters(_) => {}
-            Proposal::Exhausted if self.phase == ExperimentState::Running => {
-                self.phase = ExperimentState::TunerNoMoreTrial;
+            Proposal::Exhausted if self.experiment == ExperimentState::Running => {
+                self.experiment = ExperimentState::TunerNoMoreTrial;
             }
             Proposal::Exhausted => {}
             Proposal::Wait => {
@@ -420,18 +423,18 @@ impl State {
         {
             let message = format!("{why}; it is tried again ({time} of {times})");
             effects.push(Effect::RecordRetry { trial: trial.clone(), message });
-            self.reruns.push(trial, live.parameter_id);
+            self.run_queue.push(trial, live.parameter_id);
             self.stop_new_trials(notice, effects);
             return;
         }
         let exit_code = end.exit_code;
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         self.stop_new_trials(notice, effects);
-        // A trial that the manager's own end interrupted runs again: now if that manager survived its stop, or else on
-        // resume. The tuner waits for it.
+        // A trial interrupted by a manager's shutdown runs again: at once if that manager is still running, otherwise
+        // on resume. The tuner waits for it.
         if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
             if !self.is_stopping() {
-                self.reruns.push(trial, live.parameter_id);
+                self.run_queue.push(trial, live.parameter_id);
             }
             return;
         }
@@ -458,20 +461,20 @@ impl State {
     fn replace_attempt(
         &mut self,
         trial: TrialJobId,
-        live: &TrialProgress,
+        live: &ActiveTrial,
         job_end: &JobEnd,
         effects: &mut Vec<Effect>,
     ) {
         let message = job_end.message.clone().unwrap_or_default();
         effects.push(Effect::RecordReplacement { trial: trial.clone(), message });
-        self.reruns.push(trial, live.parameter_id);
+        self.run_queue.push(trial, live.parameter_id);
     }
 
     /// Returns the effect that holds the search if too many successive attempts have failed before their commands
     /// started.
     fn record_unstarted(
         &mut self,
-        live: &TrialProgress,
+        live: &ActiveTrial,
         verdict: Option<&Verdict>,
         state: JobState,
         why: &str,
@@ -490,9 +493,9 @@ impl State {
     /// Ends the start of new trials, and reports the reason.
     fn stop_new_trials(&mut self, notice: Option<Effect>, effects: &mut Vec<Effect>) {
         if let Some(notice) = notice
-            && self.phase == ExperimentState::Running
+            && self.experiment == ExperimentState::Running
         {
-            self.phase = ExperimentState::NoMoreTrial;
+            self.experiment = ExperimentState::NoMoreTrial;
             effects.push(notice);
         }
     }
@@ -510,7 +513,7 @@ impl State {
         }
         let notice = match (state, outcome) {
             (JobState::Failed, _) => {
-                let starts_more = self.phase == ExperimentState::Running;
+                let starts_more = self.experiment == ExperimentState::Running;
                 let concurrency = starts_more.then_some(self.limits.concurrency);
                 let notice = self.budget.record_failure(failure, concurrency);
                 self.held |= notice.is_some();
@@ -529,7 +532,7 @@ impl State {
     }
 
     fn is_stopping(&self) -> bool {
-        matches!(self.phase, ExperimentState::Stopping | ExperimentState::Stopped)
+        matches!(self.experiment, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
     fn request_stop(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
@@ -545,7 +548,7 @@ impl State {
     fn enforce_deadlines(&mut self, effects: &mut Vec<Effect>) {
         if let Some(limit) = self.limits.trial_duration {
             let elapsed = self.elapsed;
-            let over = |live: &TrialProgress| {
+            let over = |live: &ActiveTrial| {
                 live.running_since.is_some_and(|since| elapsed >= since + limit)
             };
             let mut late: Vec<_> =
@@ -555,11 +558,11 @@ impl State {
                 self.request_stop(&trial, StopReason::Deadline, effects);
             }
         }
-        if !self.phase.is_active() || !self.is_time_over() {
+        if !self.experiment.is_active() || !self.is_time_over() {
             return;
         }
-        if self.phase == ExperimentState::Running {
-            self.phase = ExperimentState::NoMoreTrial;
+        if self.experiment == ExperimentState::Running {
+            self.experiment = ExperimentState::NoMoreTrial;
         }
         if std::mem::replace(&mut self.duration, DurationLimit::Reported) == DurationLimit::Active {
             let rest = match self.live.len() {
@@ -580,14 +583,14 @@ impl State {
 
     /// Starts trials in free slots: interrupted trials first, then new ones.
     fn start_trials(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.is_time_over() && !self.held && self.phase.is_active();
+        let may_repeat = !self.is_time_over() && !self.held && self.experiment.is_active();
         while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
-            let Some(Rerun { trial, parameter_id }) = self.reruns.pop() else { break };
-            let live = TrialProgress { parameter_id, running_since: None, intent: None };
+            let Some(DequeuedTrial { trial, parameter_id }) = self.run_queue.pop() else { break };
+            let live = ActiveTrial { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
             effects.push(Effect::StartNextAttempt { trial });
         }
-        while self.phase == ExperimentState::Running
+        while self.experiment == ExperimentState::Running
             && !self.tuner_waits
             && self.live.len() + self.pending_proposals < self.limits.concurrency
             && self.limits.trials.is_none_or(|limit| {
@@ -605,20 +608,21 @@ impl State {
 
     fn update_phase(&mut self) {
         let limit_reached = self.is_full();
-        if self.phase == ExperimentState::Running && limit_reached && self.reruns.is_empty() {
-            self.phase = ExperimentState::NoMoreTrial;
+        if self.experiment == ExperimentState::Running && limit_reached && self.run_queue.is_empty()
+        {
+            self.experiment = ExperimentState::NoMoreTrial;
         }
-        if self.phase != ExperimentState::Running {
+        if self.experiment != ExperimentState::Running {
             // A proposal that the tuner still computes is no longer wanted.
             self.pending_proposals = 0;
         }
         if !self.live.is_empty() || self.pending_proposals > 0 {
             return;
         }
-        self.phase = match self.phase {
+        self.experiment = match self.experiment {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
             // A tuner that waits for results would wait forever if no trial is left to bring one.
-            ExperimentState::Running if self.tuner_waits && self.reruns.is_empty() => {
+            ExperimentState::Running if self.tuner_waits && self.run_queue.is_empty() => {
                 ExperimentState::Done
             }
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial
@@ -629,7 +633,7 @@ impl State {
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial => {
                 ExperimentState::Done
             }
-            ExperimentState::Running | ExperimentState::Done => self.phase,
+            ExperimentState::Running | ExperimentState::Done => self.experiment,
         };
     }
 }

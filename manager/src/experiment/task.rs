@@ -1,16 +1,23 @@
 //! The task that owns an experiment. It turns occurrences into events, lets [`State::step`] decide, and performs the
 //! effects one after the other. It makes no decisions itself.
 //!
-//! Its parts have private fields. The [`Recorder`] writes the store, the [`JobLauncher`] submits jobs, and the
-//! [`LeaseMonitor`] watches agents. [`StopRules`] hands them their rules, and the [`Announcer`] informs users.
-//! [`LiveTrials`] has the trials that have not ended, and [`TrialEnds`] and [`EarlyEnds`] have the ends of others. The
-//! [`CommandHandler`] checks the commands of users, and [`TrialEffects`] performs the effects that concern trials.
+//! Its parts have private fields:
+//!
+//! * [`Recorder`] writes the store.
+//! * [`JobLauncher`] submits jobs.
+//! * [`LeaseMonitor`] watches agents.
+//! * [`StopRules`] sends agents their rules.
+//! * [`Announcer`] informs users.
+//! * [`LiveTrials`] has the trials that have not ended.
+//! * [`TrialEnds`] has the ends of trials until they are recorded.
+//! * [`VerdictEnds`] ends trials by the verdicts of their agents.
+//! * [`CommandHandler`] checks the commands of users.
+//! * [`TrialEffects`] performs the effects that concern trials.
 
 mod announcer;
 mod assessments;
 mod command;
 mod dependencies;
-mod early_ends;
 mod inbox;
 mod launcher;
 mod lease_monitor;
@@ -24,6 +31,7 @@ mod stop_rules;
 mod transient_errors;
 mod trial_effects;
 mod trial_ends;
+mod verdict_ends;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,10 +43,9 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, MetricValue, Report, ReportBody, StopReason, TrialJobId, Verdict};
 
 use self::announcer::Announcer;
-use self::assessments::{assess_step, assess_stored_steps, give_up};
+use self::assessments::{assess_step, assess_stored_steps, stop_early};
 use self::command::{CheckedCommand, CommandHandler};
 pub use self::dependencies::Dependencies;
-use self::early_ends::EarlyEnds;
 pub use self::inbox::Inbox;
 use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
@@ -51,6 +58,7 @@ use self::stop_rules::StopRules;
 use self::transient_errors::WriteWatch;
 use self::trial_effects::{TrialEffects, take_alike};
 use self::trial_ends::{EndedJob, TrialEnds};
+use self::verdict_ends::VerdictEnds;
 use super::advisers::Advisers;
 use super::command::{Command, CommandError};
 use super::ending::RecordedEnd;
@@ -87,7 +95,7 @@ struct ExperimentTask {
     state: State,
     trials: LiveTrials,
     ends: TrialEnds,
-    early_ends: EarlyEnds,
+    verdict_ends: VerdictEnds,
     time: RunningTime,
     /// `true` if the task does not end when the search is done, because wider limits may continue it.
     stays_open: bool,
@@ -117,8 +125,8 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
             continue;
         }
         let wake = task.state.next_deadline().map(|at| task.time.moment_of(at));
-        let stopping = task.state.state() == ExperimentState::Stopping;
-        let done = task.state.state() == ExperimentState::Done;
+        let stopping = task.state.experiment_state() == ExperimentState::Stopping;
+        let done = task.state.experiment_state() == ExperimentState::Done;
         let (handle, check) = (task.handle.clone(), task.leases.next_check());
         tokio::select! {
             () = handle.wait_for_end(), if done => {}
@@ -127,7 +135,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
             }
             () = handle.wait_for_leave(), if !stopping && !handle.is_stop_requested() => {
                 // The next manager needs the running time.
-                task.record_experiment_state(task.state.state()).await?;
+                task.record_experiment_state(task.state.experiment_state()).await?;
                 break;
             }
             Some(event) = task.recorder.inbox().next() => task.handle_batch(event).await?,
@@ -142,7 +150,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
                 task.rules.renew_rules(&mut task.trials, &task.advisers, &task.state);
                 let (trials, service) = (&task.trials, task.launcher.service());
                 task.leases.check(trials, service, &mut task.recorder, &task.announcer).await?;
-                task.early_ends.finish_decided_jobs(&mut task.trials, &task.state).await;
+                task.verdict_ends.finish_decided_jobs(&mut task.trials, &task.state).await;
                 if let Some(elapsed) = task.time.take_due() {
                     task.recorder.record_running_time(elapsed).await;
                 }
@@ -151,14 +159,14 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
     }
     task.advisers.close().await;
     task.launcher.close().await;
-    Ok(task.state.state())
+    Ok(task.state.experiment_state())
 }
 
 impl ExperimentTask {
     /// Returns whether the task is over. A search that is done may continue until its end is requested.
     fn has_ended(&self) -> bool {
         let waits = self.stays_open && !self.handle.is_end_requested();
-        let state = self.state.state();
+        let state = self.state.experiment_state();
         state == ExperimentState::Stopped || state == ExperimentState::Done && !waits
     }
 
@@ -168,8 +176,8 @@ impl ExperimentTask {
 
     /// Queues the points of the experiment file, all or none, before any other trial.
     async fn queue_initial_points(&mut self) -> Result<(), store::Error> {
-        let is_new =
-            self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
+        let is_new = self.state.next_sequence() == 0
+            && self.state.experiment_state() == ExperimentState::Running;
         if !is_new || self.spec.initial_trials.is_empty() {
             return Ok(());
         }
@@ -274,7 +282,7 @@ impl ExperimentTask {
         let Some(job) = self.trials.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt().clone(), job.is_requeued());
         if let Some(pod) = ids::other_pod(&attempt, &ids::submitted_attempt(&current)) {
-            self.early_ends.handle_reports_of_other_pod(&mut self.trials, trial, pod, &fresh);
+            self.verdict_ends.handle_reports_of_other_pod(&mut self.trials, trial, pod, &fresh);
             return Ok(());
         }
         if ids::is_later(&attempt, &current)
@@ -301,7 +309,7 @@ impl ExperimentTask {
                 self.perform(event).await?;
             }
             if let ReportBody::Ended(verdict) = &report.body {
-                self.early_ends.record_main_end(&mut self.trials, trial, verdict);
+                self.verdict_ends.record_main_end(&mut self.trials, trial, verdict);
             }
         }
         Ok(())
@@ -322,7 +330,7 @@ impl ExperimentTask {
             }
             // The agent stopped the trial by a rule of the assessor.
             ReportBody::Note { code, message } if code == EARLY_STOP_NOTE => {
-                give_up(&mut self.trials, trial, message)
+                stop_early(&mut self.trials, trial, message)
             }
             ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN_NOTE => {
                 self.announcer.notify_of_objective(trial, message);
@@ -352,7 +360,7 @@ impl ExperimentTask {
                 let reason = reason.unwrap_or_else(|| {
                     format!("stopped early by {}", self.advisers.external_assessor_name())
                 });
-                give_up(&mut self.trials, &trial, &reason)
+                stop_early(&mut self.trials, &trial, &reason)
             }
             AdviserEvent::Trouble(trouble) => {
                 // A trouble that holds the search stays visible until the search is resumed.
@@ -420,7 +428,7 @@ impl ExperimentTask {
         self.announcer.record_waits(&self.trials, &mut self.recorder, waits).await
     }
 
-    /// Makes a running trial wait that its queue has taken back.
+    /// Puts a running trial that its queue evicted back to waiting.
     async fn handle_requeue(&mut self, news: JobWait) -> Result<(), store::Error> {
         let (trial, why) = (news.trial.clone(), news.why.clone());
         let Some(sequence) = self.trial_effects().requeue(news).await? else { return Ok(()) };
@@ -430,7 +438,7 @@ impl ExperimentTask {
 
     /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
     async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
-        let ends = self.early_ends.take_final_ends(&self.trials, &self.state).await;
+        let ends = self.verdict_ends.take_final_ends(&self.trials, &self.state).await;
         if ends.is_empty() {
             return Ok(false);
         }
@@ -489,12 +497,12 @@ impl ExperimentTask {
         if let Some(verdict) = &records.verdict
             && verdict.stop == Some(StopReason::EarlyStop)
             && self.state.intent(&trial).is_none()
-            && let Some(stop) = give_up(&mut self.trials, &trial, &verdict.message)
+            && let Some(stop) = stop_early(&mut self.trials, &trial, &verdict.message)
         {
             // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
             self.perform(stop).await?;
         }
-        let event = self.early_ends.explain_by_pods(&self.trials, event);
+        let event = self.verdict_ends.explain_by_pods(&self.trials, event);
         let intent = self.state.intent(&trial);
         let step_name =
             self.trials.get(&trial).and_then(|job| job.steps().name()).map(str::to_owned);
@@ -509,7 +517,7 @@ impl ExperimentTask {
         trial: &TrialJobId,
         attempt: &AttemptId,
     ) -> Result<Option<Verdict>, store::Error> {
-        let verdict = self.launcher.service().kept_verdict(trial, attempt).await;
+        let verdict = self.launcher.service().verdict_on_disk(trial, attempt).await;
         if let Some(verdict) = &verdict {
             self.recorder.record_verdict(trial, attempt, verdict).await?;
         }
@@ -602,7 +610,7 @@ impl ExperimentTask {
             advisers: &mut self.advisers,
             trials: &mut self.trials,
             ends: &mut self.ends,
-            early_ends: &mut self.early_ends,
+            verdict_ends: &mut self.verdict_ends,
         }
     }
 
@@ -657,7 +665,7 @@ impl ExperimentTask {
         Ok(Vec::new())
     }
 
-    /// Teaches the tuner the result of a trial of the user.
+    /// Reports the result of a trial of the user to the tuner.
     fn report_to_tuner(&mut self, trial: &TrialJobId, value: MetricValue) {
         let parameters = self.trials.parameters(trial);
         let sample = parameters.map(|parameters| Sample { parameters, value });
@@ -670,7 +678,7 @@ impl ExperimentTask {
         Some(state::Event::Proposed { parameter_id, proposal, trial })
     }
 
-    /// Records the experiment's state.
+    /// Records the experiment's state with its running time.
     async fn record_experiment_state(
         &mut self,
         state: ExperimentState,

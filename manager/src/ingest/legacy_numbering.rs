@@ -21,7 +21,7 @@ use trial_protocol::{
 };
 
 use super::{Error, Intake};
-use crate::store::{self, Arrival};
+use crate::store::{self, ReceivedBatch};
 use crate::util::ids;
 
 /// The time to wait for a full queue. These senders try once (with a limit of 10 s) and then discard the report, so
@@ -211,11 +211,13 @@ impl Shared {
                 acknowledged: None,
                 forgotten: None,
             };
-            let arrival =
-                Arrival { required_attempt: Some(position.about.clone()), ..Arrival::from(batch) };
-            let arrival = Arc::new(arrival);
+            let received_batch = ReceivedBatch {
+                required_attempt: Some(position.about.clone()),
+                ..ReceivedBatch::from(batch)
+            };
+            let received_batch = Arc::new(received_batch);
             let error = loop {
-                match self.intake.inner.store_and_notify(Arc::clone(&arrival)).await {
+                match self.intake.inner.store_and_notify(Arc::clone(&received_batch)).await {
                     Err(Error::Store(store::Error::Overloaded)) if Instant::now() < until => {
                         sleep(QUEUE_RETRY_PAUSE).await;
                     }
@@ -233,7 +235,7 @@ impl Shared {
             // The trial has a new attempt since its attempt was read. Repetitions of the previous attempt's reports
             // now count as new.
             *position = self.stored_position(&trial, lane).await?;
-            let reports = Arc::unwrap_or_clone(arrival).batch.reports;
+            let reports = Arc::unwrap_or_clone(received_batch).batch.reports;
             timed_bodies =
                 reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
             for (place, at_ms, body) in repeated {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::retry::DeliveryOutcome;
 use crate::config::{SecretSource, WebhookSpec};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Deliver
     match request.send().await {
         // The body of the answer is ignored, because it may never end.
         Ok(answer) => outcome_of(answer.status().as_u16()),
-        Err(error) => DeliveryOutcome::Retryable(chain(&error.without_url())),
+        Err(error) => DeliveryOutcome::Retryable(error_chain(&error.without_url())),
     }
 }
 
@@ -108,7 +108,7 @@ fn build_client(ca_file: Option<&Path>) -> Result<Client, String> {
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
         .build();
-    built.map_err(|error| chain(&error))
+    built.map_err(|error| error_chain(&error))
 }
 
 fn load_roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {

@@ -13,7 +13,7 @@ use trial_protocol::Direction;
 
 use crate::search::class_args::Arguments;
 pub use crate::search::class_args::Error;
-use crate::util::nearest::{advice, folded};
+use crate::util::nearest::{normalize_name, suggest_names};
 
 /// An assessor's assessment of a running trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,10 +109,10 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn find_algorithm(name: &str) -> Result<&'static BuiltInAssessor, Error> {
-    let wanted = folded(name);
-    if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {
+    let wanted = normalize_name(name);
+    if let Some(found) = ALGORITHMS.iter().find(|(name, _)| normalize_name(name) == wanted) {
         return Ok(found);
     }
-    let problem = format!("`{name}` is not an assessor; {}", advice(name, names()));
+    let problem = format!("`{name}` is not an assessor; {}", suggest_names(name, names()));
     Err(Error { path: "assessor.name".to_owned(), problem })
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use trial_protocol::Direction;
 
 use super::search_space::parse::parse_number;
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// Parses NNI's word for a direction, or its short form `max` or `min`, ignoring case.
 pub fn parse_direction(word: &str) -> Option<Direction> {
@@ -85,7 +85,7 @@ impl<'a> Arguments<'a> {
         match allowed.iter().find(|allowed| allowed.eq_ignore_ascii_case(word)) {
             Some(found) => Ok(Some(found)),
             None => {
-                let advice = advice(word, allowed.iter().copied());
+                let advice = suggest_names(word, allowed.iter().copied());
                 self.fault(name, format!("{value} is not known; {advice}"))
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Arguments<'a> {
         else {
             return Ok(());
         };
-        let advice = advice(name, self.read_names.iter().copied());
+        let advice = suggest_names(name, self.read_names.iter().copied());
         self.fault(name, format!("is not an argument of {owner}; {advice}"))
     }
 

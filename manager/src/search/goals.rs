@@ -43,7 +43,7 @@ pub struct Merit {
 
 impl Goals {
     /// Returns whether the experiment has a single unnamed objective and no constraints.
-    pub fn is_plain(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         self.objectives.is_empty() && self.constraints.is_empty()
     }
 

@@ -25,7 +25,7 @@ use serde_json::{Map, Number, Value};
 use self::casts::f64_to_i64;
 pub use self::domain::Domain;
 pub use self::real::{Real, Shape};
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// One point of a search space: parameter name -> value.
 pub type Parameters = Map<String, Value>;
@@ -257,7 +257,7 @@ impl SearchSpace {
             members.keys().find(|key| !(known(key) || parent.is_some() && *key == "_name"))
         {
             let names = below().map(|(_, dimension)| dimension.name.as_str());
-            return fault(path(key), format!("is not a parameter; {}", advice(key, names)));
+            return fault(path(key), format!("is not a parameter; {}", suggest_names(key, names)));
         }
         for (index, dimension) in below() {
             let path = path(&dimension.name);

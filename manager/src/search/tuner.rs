@@ -33,7 +33,7 @@ use crate::search::class_args::Arguments;
 pub use crate::search::class_args::Error;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
-use crate::util::nearest::{advice, folded};
+use crate::util::nearest::{normalize_name, suggest_names};
 
 /// A tuner's answer to a request for parameters.
 #[derive(Debug, Clone, PartialEq)]
@@ -285,8 +285,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Returns the canonical name of a tuner of NNI that is not built in.
 pub fn nni_name(name: &str) -> Option<&'static str> {
-    let wanted = folded(name);
-    let is = |name: &str| folded(name) == wanted;
+    let wanted = normalize_name(name);
+    let is = |name: &str| normalize_name(name) == wanted;
     let found = NNI_ONLY_TUNERS.iter().find(|(proper, other)| is(proper) || is(other));
     found.map(|(proper, _)| *proper)
 }
@@ -379,14 +379,14 @@ impl BuiltInTuner {
 }
 
 fn find_algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
-    let wanted = folded(name);
-    let is = |name: &str| folded(name) == wanted;
+    let wanted = normalize_name(name);
+    let is = |name: &str| normalize_name(name) == wanted;
     if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {
         return Ok(found);
     }
     let problem = format!(
         "`{name}` is not a tuner; {}; for your own tuner, set `className`",
-        advice(name, names())
+        suggest_names(name, names())
     );
     Err(Error { path: "tuner.name".to_owned(), problem })
 }

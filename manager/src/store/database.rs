@@ -15,7 +15,7 @@ use super::file_identity::FileIdentity;
 use super::readers::Readers;
 use super::schema;
 use super::writer::{self, CommitGuard, Message, Write, WriterState};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The number of writes that may wait for the writer. Batches of reports beyond it are refused, because an agent can
 /// wait longer than the manager.
@@ -150,7 +150,7 @@ impl Database {
                 return;
             };
             if let Some(error) = why {
-                tracing::warn!("{}; agents keep their reports meanwhile", chain(&error));
+                tracing::warn!("{}; agents keep their reports meanwhile", error_chain(&error));
             }
             while self.write_error().is_some() {
                 sleep(WRITE_RETRY_INTERVAL).await;

@@ -19,8 +19,8 @@ use super::readers::{
     parse_column, parse_json_column, read_optional_unsigned, read_unsigned, to_storable,
 };
 use super::rows::{
-    Arrival, AttemptState, DERIVED_METRIC_SEQ, FinalRecords, IngestOutcome, LogChunkRow, MetricRow,
-    OWN_VERDICT_SEQ, ReportRow,
+    AttemptState, DERIVED_METRIC_SEQ, FinalRecords, IngestOutcome, LogChunkRow, MetricRow,
+    OWN_VERDICT_SEQ, ReceivedBatch, ReportRow,
 };
 use super::trial_records::{append_event, trial_key};
 use crate::job_state::JobState;
@@ -51,15 +51,19 @@ impl ReportRecords {
 
     /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
     /// [`Error::Overloaded`] instead of waiting. The caller may keep the batch to submit it again.
-    pub async fn ingest(&self, arrival: Arc<Arrival>, now_ms: i64) -> Result<IngestOutcome, Error> {
+    pub async fn ingest(
+        &self,
+        received_batch: Arc<ReceivedBatch>,
+        now_ms: i64,
+    ) -> Result<IngestOutcome, Error> {
         let work = {
-            let arrival = Arc::clone(&arrival);
-            move |c: &Connection| store_batch(c, &arrival, now_ms)
+            let received_batch = Arc::clone(&received_batch);
+            move |c: &Connection| store_batch(c, &received_batch, now_ms)
         };
-        let weight = 1 + arrival.batch.reports.len();
+        let weight = 1 + received_batch.batch.reports.len();
         let written = self.database.try_write(weight, work).await?;
         let new = written.fresh.iter();
-        let fresh = match Arc::try_unwrap(arrival) {
+        let fresh = match Arc::try_unwrap(received_batch) {
             Ok(own) => {
                 let reports = own.batch.reports.into_iter().zip(new);
                 reports.filter_map(|(report, new)| new.then_some(report)).collect()
@@ -261,11 +265,15 @@ struct StoredBatch {
 
 /// Stores the reports of the batch that are not stored yet, and the time of the attempt's last report. All checks
 /// precede the first write.
-fn store_batch(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredBatch, Error> {
-    let batch = &arrival.batch;
+fn store_batch(
+    c: &Connection,
+    received_batch: &ReceivedBatch,
+    now_ms: i64,
+) -> Result<StoredBatch, Error> {
+    let batch = &received_batch.batch;
     check_numbers(batch)?;
     let BatchSender { trial, attempt, through, is_trial_over } =
-        match record_sender(c, arrival, now_ms)? {
+        match record_sender(c, received_batch, now_ms)? {
             SenderRecord::Recorded(sender) => sender,
             SenderRecord::ReportsMissing(through) => {
                 return Ok(StoredBatch { through, fresh: Vec::new(), resend: true });
@@ -275,7 +283,7 @@ fn store_batch(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<StoredB
     let place = ReportPlace { trial, attempt, lane: batch.lane, stored_at_ms: now_ms };
     let mut statements = ReportStatements::prepare(c, batch.lane)?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
-    for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
+    for (report, raw) in batch.reports.iter().zip(&received_batch.bodies) {
         fresh.push(statements.store(&place, report, raw.get())?);
     }
     // Lists follow the timeline. For a trial that has ended, only this event announces the new report.
@@ -414,11 +422,15 @@ enum SenderRecord {
 }
 
 /// Records the time of the batch, and the number up to which its lane is stored with it.
-fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<SenderRecord, Error> {
-    let batch = &arrival.batch;
+fn record_sender(
+    c: &Connection,
+    received_batch: &ReceivedBatch,
+    now_ms: i64,
+) -> Result<SenderRecord, Error> {
+    let batch = &received_batch.batch;
     let last = batch.reports.iter().map(|report| report.seq).max();
     // Compares the kind only: a verdict that this build cannot parse also ends the attempt.
-    let mut reports = batch.reports.iter().zip(&arrival.bodies);
+    let mut reports = batch.reports.iter().zip(&received_batch.bodies);
     let ended = batch.lane == Lane::Facts
         && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
     // No `RETURNING`: SQLite creates an in-memory table for it, which costs more than the rest of a small batch.
@@ -426,7 +438,7 @@ fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Sende
     let mut find = c.prepare_cached(SELECT_SENDER)?;
     let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
-    if let Some(required) = &arrival.required_attempt
+    if let Some(required) = &received_batch.required_attempt
         && row.get_ref("attempt")?.as_str() != Ok(required.as_str())
     {
         return Err(Error::Superseded(parse_column(row, "attempt", AttemptId::new)?));

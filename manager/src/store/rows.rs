@@ -210,7 +210,7 @@ pub struct AttemptState {
 
 /// A batch of reports as it arrived: parsed as far as this build supports the reports, and as raw JSON.
 #[derive(Debug, Clone)]
-pub struct Arrival {
+pub struct ReceivedBatch {
     /// The batch. A report that this build cannot parse is [`trial_protocol::ReportBody::Unknown`].
     pub(crate) batch: ReportBatch,
     /// The JSON of each report's body, in the same order.
@@ -220,7 +220,7 @@ pub struct Arrival {
     pub(crate) required_attempt: Option<AttemptId>,
 }
 
-impl From<ReportBatch> for Arrival {
+impl From<ReportBatch> for ReceivedBatch {
     fn from(batch: ReportBatch) -> Self {
         let bodies = batch
             .reports

@@ -97,7 +97,7 @@ fn is_on_read_only_disk(connection: &Connection) -> bool {
 
 /// Returns whether no process writes to the database, and its file contains all commits.
 fn is_complete_without_log(path: &Path) -> bool {
-    let log = fs::metadata(suffixed(path, "-wal"));
+    let log = fs::metadata(path_with_suffix(path, "-wal"));
     is_locked(path) == Some(false) && log.map_or_else(|_| path.is_file(), |log| log.len() == 0)
 }
 
@@ -191,7 +191,7 @@ fn restrict_to_owner(path: &Path) -> io::Result<()> {
         File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     }
     for suffix in ["", "-wal", "-shm"] {
-        let name = suffixed(path, suffix);
+        let name = path_with_suffix(path, suffix);
         let Ok(file) = fs::metadata(&name) else { continue };
         // A folder at the database's path is not changed: SQLite's error names it.
         if file.is_file() && file.permissions().mode() & 0o077 != 0 {
@@ -243,11 +243,11 @@ pub(super) fn is_locked(path: &Path) -> Option<bool> {
 }
 
 fn lock_file_path(path: &Path) -> PathBuf {
-    suffixed(path, ".lock")
+    path_with_suffix(path, ".lock")
 }
 
 /// Returns the path of a file that belongs to the database at `path`.
-pub(super) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn path_with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::file_identity::FileIdentity;
-use super::schema::suffixed;
+use super::schema::path_with_suffix;
 use super::writer::CommitGuard;
 use super::{Database, Store};
 
@@ -20,7 +20,7 @@ impl CommitGuard for SimulatedDisk {
     fn check(&self) -> Result<(), Error> {
         if let Ok(limit) = std::fs::read_to_string(limit_file(&self.database)) {
             let limit: u64 = limit.parse().unwrap();
-            let log = std::fs::metadata(suffixed(&self.database, "-wal"));
+            let log = std::fs::metadata(path_with_suffix(&self.database, "-wal"));
             if log.map_or(0, |log| log.len()) >= limit {
                 let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
                 return Err(rusqlite::Error::SqliteFailure(full, None).into());
@@ -31,7 +31,7 @@ impl CommitGuard for SimulatedDisk {
 }
 
 fn limit_file(database: &Path) -> PathBuf {
-    suffixed(database, "-limit")
+    path_with_suffix(database, "-limit")
 }
 
 /// Opens a store whose disk [`fill`] and [`limit_log`] fill.

@@ -16,7 +16,7 @@ use trial_protocol::{
     MetricKind, Offer, Report, ReportBatch, ReportBody, Stream, TrialExit, TrialJobId, Verdict,
 };
 
-use super::{Arrival, NewTrial, Store, simulated_disk};
+use super::{NewTrial, ReceivedBatch, Store, simulated_disk};
 
 /// A store in a temporary folder, which is deleted with it.
 struct TestStore {
@@ -83,7 +83,7 @@ fn batch(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> ReportBatch {
     }
 }
 
-fn arrival(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> Arc<Arrival> {
+fn received_batch(attempt_id: &str, lane: Lane, reports: Vec<Report>) -> Arc<ReceivedBatch> {
     Arc::new(batch(attempt_id, lane, reports).into())
 }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::error::{Error, FailureKind};
 use super::schema::{self, WriterConnection};
+use crate::util::errors::error_chain;
 
 /// The maximum number of reports in one commit, about 50 ms of work. It bounds the time that a caller waits.
 const MAX_COMMIT_REPORTS: usize = 10_000;
@@ -287,15 +288,6 @@ fn free_log_space(connection: &Connection, error: &Error) -> bool {
         .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
     let restored = connection.busy_timeout(schema::BUSY_TIMEOUT);
     checkpointed.is_ok() && restored.is_ok() && log_bytes() < before
-}
-
-/// Returns the error and its source in one line.
-fn error_chain(error: &Error) -> String {
-    use std::error::Error as _;
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 fn close_database(connection: Connection, lock: File) {

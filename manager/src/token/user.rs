@@ -77,7 +77,7 @@ impl UserToken {
         match self.reveal() {
             Ok(token) => check(&token),
             Err(error) => {
-                let error = crate::util::errors::chain(&error);
+                let error = crate::util::errors::error_chain(&error);
                 tracing::error!("the user's token cannot be checked: {error}");
                 false
             }

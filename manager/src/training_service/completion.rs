@@ -1,9 +1,9 @@
 //! PURE: the rules by which the ends of a trial's pods end the trial. The agents report the ends before the platform
 //! does, and also while the platform's controller is down.
 
-/// A pod's place in its trial.
+/// The identity of a replica. If a pod replaces another one, both are the same replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PodPlace {
+pub struct ReplicaId {
     /// The role of the pod.
     pub role: String,
     /// The number of the pod in its role.
@@ -55,7 +55,7 @@ pub struct TrialCompletion {
     /// The roles, at least one.
     pub roles: Vec<RoleCompletion>,
     /// The pod whose metrics are the trial's.
-    pub main: PodPlace,
+    pub main: ReplicaId,
 }
 
 /// The end of a trial that follows from its pods.
@@ -64,7 +64,7 @@ pub enum TrialEnd {
     /// The trial has succeeded.
     Succeeded,
     /// This pod has made the trial fail.
-    Failed(PodPlace),
+    Failed(ReplicaId),
     /// The manager ended the trial.
     Requested,
     /// The platform knows the reason.
@@ -73,7 +73,7 @@ pub enum TrialEnd {
 
 impl TrialCompletion {
     /// Returns the rules for a trial with one pod.
-    pub fn of_one_pod(main: PodPlace) -> Self {
+    pub fn of_one_pod(main: ReplicaId) -> Self {
         let role = RoleCompletion {
             role: main.role.clone(),
             pods: 1,
@@ -89,15 +89,15 @@ impl TrialCompletion {
     }
 
     /// Returns the end that follows from the ends of pods, in their order. `None`: the end is undecided.
-    pub fn decide(&self, ends: &[(PodPlace, PodResult)]) -> Option<TrialEnd> {
+    pub fn decide(&self, ends: &[(ReplicaId, PodResult)]) -> Option<TrialEnd> {
         let by_rule = (1..=ends.len()).find_map(|count| self.decide_by_last(&ends[..count]));
         by_rule.or_else(|| self.has_every_pod_ended(ends).then_some(TrialEnd::Succeeded))
     }
 
     /// Returns the end for which the last of these ends is the reason.
-    fn decide_by_last(&self, ends: &[(PodPlace, PodResult)]) -> Option<TrialEnd> {
-        let ((place, result), _) = ends.split_last()?;
-        let role = self.roles.iter().find(|role| role.has_pod(place))?;
+    fn decide_by_last(&self, ends: &[(ReplicaId, PodResult)]) -> Option<TrialEnd> {
+        let ((replica, result), _) = ends.split_last()?;
+        let role = self.roles.iter().find(|role| role.has_pod(replica))?;
         let number = |counts: fn(PodResult) -> bool| {
             let own = ends.iter().filter(|(pod, result)| role.has_pod(pod) && counts(*result));
             u64::try_from(own.count()).unwrap_or(u64::MAX)
@@ -105,16 +105,16 @@ impl TrialCompletion {
         let has_failed = |result| matches!(result, PodResult::Failed | PodResult::Signaled);
         let fails = || role.min_failed.is_some_and(|least| number(has_failed) >= least);
         match result {
-            PodResult::Requested if *place == self.main => Some(TrialEnd::Requested),
+            PodResult::Requested if *replica == self.main => Some(TrialEnd::Requested),
             // Only the main pod gets requests of the manager. Another pod is stopped with its job.
             PodResult::Requested => None,
-            PodResult::Failed => fails().then(|| TrialEnd::Failed(place.clone())),
+            PodResult::Failed => fails().then(|| TrialEnd::Failed(replica.clone())),
             PodResult::Signaled => fails().then_some(TrialEnd::Unexplained),
             PodResult::Succeeded => {
                 let succeeded = number(|result| result == PodResult::Succeeded);
                 let is_done = match role.success {
                     RoleSuccess::Never => false,
-                    RoleSuccess::First => place.index == 0,
+                    RoleSuccess::First => replica.index == 0,
                     RoleSuccess::Count(least) => succeeded >= least,
                 };
                 is_done.then_some(TrialEnd::Succeeded)
@@ -123,7 +123,7 @@ impl TrialCompletion {
     }
 
     /// Returns whether the commands of all pods have ended.
-    pub fn has_every_pod_ended(&self, ends: &[(PodPlace, PodResult)]) -> bool {
+    pub fn has_every_pod_ended(&self, ends: &[(ReplicaId, PodResult)]) -> bool {
         self.roles.iter().all(|role| {
             let own = ends.iter().filter(|(pod, _)| role.has_pod(pod));
             u64::try_from(own.count()).is_ok_and(|own| own == role.pods)
@@ -132,7 +132,7 @@ impl TrialCompletion {
 }
 
 impl RoleCompletion {
-    fn has_pod(&self, pod: &PodPlace) -> bool {
+    fn has_pod(&self, pod: &ReplicaId) -> bool {
         pod.role == self.role && pod.index < self.pods
     }
 }
@@ -142,9 +142,9 @@ mod tests {
     use super::PodResult::{Failed, Requested, Signaled, Succeeded};
     use super::*;
 
-    fn place(name: &str) -> PodPlace {
+    fn replica(name: &str) -> ReplicaId {
         let (role, index) = name.split_once(':').unwrap();
-        PodPlace { role: role.to_owned(), index: index.parse().unwrap() }
+        ReplicaId { role: role.to_owned(), index: index.parse().unwrap() }
     }
 
     fn role(
@@ -158,7 +158,7 @@ mod tests {
 
     /// Returns the rules of these roles. The first worker reports the metrics.
     fn completion(roles: &[RoleCompletion]) -> TrialCompletion {
-        TrialCompletion { roles: roles.to_vec(), main: place("worker:0") }
+        TrialCompletion { roles: roles.to_vec(), main: replica("worker:0") }
     }
 
     /// The rules, the ends of pods in order, and the expected end. The flag tells that all commands have ended.
@@ -173,7 +173,7 @@ mod tests {
         let any = completion(&[role("worker", 3, Some(2), RoleSuccess::Count(1))]);
         let tensorflow = completion(&[role("worker", 2, Some(1), RoleSuccess::First), ps]);
         let lenient = completion(&[role("worker", 2, None, RoleSuccess::Never)]);
-        let failed = |pod: &str| Some(TrialEnd::Failed(place(pod)));
+        let failed = |pod: &str| Some(TrialEnd::Failed(replica(pod)));
         let (succeeded, requested) = (Some(TrialEnd::Succeeded), Some(TrialEnd::Requested));
         let (unexplained, open) = (Some(TrialEnd::Unexplained), None);
         let [w0, w1, w2, p0] = ["worker:0", "worker:1", "worker:2", "ps:0"];
@@ -210,7 +210,7 @@ mod tests {
             (&one,        &[("judge:0", Failed), ("worker:7", Signaled)],        open,                false),
         ];
         for (completion, ends, end, is_over) in table {
-            let ends: Vec<_> = ends.iter().map(|(pod, result)| (place(pod), *result)).collect();
+            let ends: Vec<_> = ends.iter().map(|(pod, result)| (replica(pod), *result)).collect();
             assert_eq!(completion.decide(&ends), *end, "{completion:?} {ends:?}");
             assert_eq!(completion.has_every_pod_ended(&ends), *is_over, "{completion:?} {ends:?}");
         }

@@ -22,7 +22,7 @@ use super::{
     AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, JobPart, JobWait,
     Output, PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
 };
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
@@ -175,7 +175,7 @@ impl HybridState {
         }
         self.report_part(trial, attempt, part);
         if let Err(error) = self.parts[part].service.submit(job).await {
-            let end = JobEnd { message: Some(chain(&error)), ..JobEnd::default() };
+            let end = JobEnd { message: Some(error_chain(&error)), ..JobEnd::default() };
             let (trial, attempt) = (trial.clone(), attempt.clone());
             self.handle_refusal(part, JobEndEvent { trial, attempt, end });
         }
@@ -332,8 +332,8 @@ impl TrainingService for Hybrid {
         }
     }
 
-    async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
-        self.state.service_of(trial)?.kept_verdict(trial, attempt).await
+    async fn verdict_on_disk(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
+        self.state.service_of(trial)?.verdict_on_disk(trial, attempt).await
     }
 
     async fn stop(&self, trial: &TrialJobId) {

@@ -313,8 +313,8 @@ impl TrainingService for Local {
         self.state.deliver_remaining_reports(trial).await;
     }
 
-    async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
-        kept_verdict(&self.state.settings.dir.trial(trial), attempt)
+    async fn verdict_on_disk(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
+        verdict_on_disk(&self.state.settings.dir.trial(trial), attempt)
     }
 
     async fn stop(&self, trial: &TrialJobId) {
@@ -500,7 +500,7 @@ fn has_remaining_reports(spool: &Path) -> bool {
 /// Returns the verdict in a trial's folder if it belongs to this attempt: the attempt's agent was the last to take the
 /// lock, and the verdict is newer than the lock. Otherwise, the agent may have died early, and the verdict may be that
 /// of an earlier attempt.
-fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
+fn verdict_on_disk(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let lock = File::open(dir.agent_lock()).ok()?;
     if LockHolder::read(&lock).attempt.as_deref() != Some(attempt.as_str()) {
         return None;

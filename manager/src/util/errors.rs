@@ -4,7 +4,7 @@ use std::error::Error;
 
 /// Returns an error and its causes, joined by colons. TrialKeeper's messages do not repeat their sources. A library's
 /// message may repeat its source; then the text appears only once.
-pub fn chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn causes_follow_in_order() {
-        let shown = chain(&Outer(std::fmt::Error));
+        let shown = error_chain(&Outer(std::fmt::Error));
         assert_eq!(shown, format!("cannot open the file: {}", std::fmt::Error));
     }
 
@@ -38,7 +38,7 @@ mod tests {
         #[error("service: {0}")]
         struct Repeating(#[source] Outer);
 
-        let shown = chain(&Repeating(Outer(std::fmt::Error)));
+        let shown = error_chain(&Repeating(Outer(std::fmt::Error)));
         assert_eq!(shown, format!("service: cannot open the file: {}", std::fmt::Error));
     }
 }

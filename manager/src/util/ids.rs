@@ -67,26 +67,26 @@ pub fn submitted_attempt(attempt: &AttemptId) -> AttemptId {
 }
 
 /// Returns whether both attempts belong to the same submitted attempt, and `later` is a later try of the cluster.
-pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
-    let ((one, try_one), (other, try_other)) = (split_attempt(later), split_attempt(than));
+pub fn is_later(later: &AttemptId, current: &AttemptId) -> bool {
+    let ((one, try_one), (other, try_other)) = (split_attempt(later), split_attempt(current));
     match (try_one, try_other) {
-        (ClusterTry::Counted(one_count), ClusterTry::Counted(other_count)) => {
+        (PodRestart::Counted(one_count), PodRestart::Counted(other_count)) => {
             one == other && one_count > other_count
         }
-        (ClusterTry::Counted(_) | ClusterTry::Pod(_), _) => false,
+        (PodRestart::Counted(_) | PodRestart::Pod(_), _) => false,
     }
 }
 
-/// Returns whether an attempt is of a pod of the same submitted attempt, and differs from `than`. The identifiers of
+/// Returns whether an attempt is of a pod of the same submitted attempt, and differs from `current`. The identifiers of
 /// two pods do not show which pod is later.
-pub fn is_another_pod(attempt: &AttemptId, than: &AttemptId) -> bool {
-    let (own, other) = (split_attempt(attempt), split_attempt(than));
-    matches!(own.1, ClusterTry::Pod(_)) && own.0 == other.0 && attempt != than
+pub fn is_another_pod(attempt: &AttemptId, current: &AttemptId) -> bool {
+    let (own, other) = (split_attempt(attempt), split_attempt(current));
+    matches!(own.1, PodRestart::Pod(_)) && own.0 == other.0 && attempt != current
 }
 
 /// Returns whether an attempt is of a pod of the `submitted` attempt.
 pub fn is_pod_of(attempt: &AttemptId, submitted: &AttemptId) -> bool {
-    matches!(split_attempt(attempt), (of, ClusterTry::Pod(_)) if of == *submitted)
+    matches!(split_attempt(attempt), (of, PodRestart::Pod(_)) if of == *submitted)
 }
 
 /// A pod whose metrics are not the trial's, according to the identifier of its reports.
@@ -110,9 +110,9 @@ pub fn other_pod(attempt: &AttemptId, submitted: &AttemptId) -> Option<OtherPod>
     Some(OtherPod { role: role.to_owned(), index: index.parse().ok()?, run: run.to_owned() })
 }
 
-/// The part of an attempt's identifier that distinguishes the cluster's own tries.
+/// The part of an attempt's identifier that distinguishes the pods that the cluster's own restarts create.
 #[derive(Debug, PartialEq, Eq)]
-enum ClusterTry<'a> {
+enum PodRestart<'a> {
     /// The numbers of earlier tries of the whole attempt, and of the pod.
     Counted((u64, u64)),
     /// A try in a pod with this id.
@@ -128,18 +128,18 @@ pub fn legacy_attempt(attempt: &AttemptId) -> AttemptId {
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
 
-fn split_attempt(attempt: &AttemptId) -> (AttemptId, ClusterTry<'_>) {
+fn split_attempt(attempt: &AttemptId) -> (AttemptId, PodRestart<'_>) {
     let split = || {
         let (rest, task) = attempt.as_str().rsplit_once('_')?;
         let is_pod = |id: &&str| !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric());
         if let Some(pod) = task.strip_prefix('p').filter(is_pod) {
-            return Some((AttemptId::new(rest).ok()?, ClusterTry::Pod(pod)));
+            return Some((AttemptId::new(rest).ok()?, PodRestart::Pod(pod)));
         }
         let (name, framework) = rest.rsplit_once('_')?;
         let name = AttemptId::new(name).ok()?;
-        Some((name, ClusterTry::Counted((framework.parse().ok()?, task.parse().ok()?))))
+        Some((name, PodRestart::Counted((framework.parse().ok()?, task.parse().ok()?))))
     };
-    split().unwrap_or_else(|| (attempt.clone(), ClusterTry::Counted((0, 0))))
+    split().unwrap_or_else(|| (attempt.clone(), PodRestart::Counted((0, 0))))
 }
 
 fn numbered_attempt(trial: &TrialJobId, number: u64) -> AttemptId {
@@ -187,8 +187,12 @@ mod tests {
             ("_1_1",         "k-1",     false),
             ("k-1_0_1-legacy", "k-1",   false),
         ];
-        for (later, than, is) in table {
-            assert_eq!(is_later(&pod_attempt(later), &pod_attempt(than)), is, "{later} {than}");
+        for (later, current, is) in table {
+            assert_eq!(
+                is_later(&pod_attempt(later), &pod_attempt(current)),
+                is,
+                "{later} {current}"
+            );
         }
         assert_eq!(submitted_attempt(&pod_attempt("k-1_2_1")).as_str(), "k-1");
         assert_eq!(submitted_attempt(&pod_attempt("My_trial-1")).as_str(), "My_trial-1");
@@ -207,13 +211,13 @@ mod tests {
             ("k-1_p",              "k-1",       false),
             ("k-1_0_7",            "k-1_p4c7e", false),
         ];
-        for (attempt, than, is) in table {
+        for (attempt, current, is) in table {
             assert_eq!(
-                is_another_pod(&pod_attempt(attempt), &pod_attempt(than)),
+                is_another_pod(&pod_attempt(attempt), &pod_attempt(current)),
                 is,
-                "{attempt} {than}"
+                "{attempt} {current}"
             );
-            assert!(!is_later(&pod_attempt(attempt), &pod_attempt(than)), "{attempt} {than}");
+            assert!(!is_later(&pod_attempt(attempt), &pod_attempt(current)), "{attempt} {current}");
         }
         assert_eq!(submitted_attempt(&pod_attempt("k-1_p4c7e")).as_str(), "k-1");
         for (attempt, expected) in [

@@ -7,11 +7,11 @@ const MAX_COMPARED_CHARS: usize = 64;
 /// underscores are ignored. About one edit is accepted per three characters; swapping two neighbours counts as one
 /// edit.
 pub fn nearest<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = folded_prefix(word);
+    let plain = normalized_prefix(word);
     let budget = (plain.chars().count() / 3).max(1);
     allowed
         .into_iter()
-        .map(|name| (strsim::osa_distance(&plain, &folded_prefix(name)), name))
+        .map(|name| (strsim::osa_distance(&plain, &normalized_prefix(name)), name))
         .filter(|(edits, _)| *edits <= budget)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, name)| name)
@@ -19,7 +19,7 @@ pub fn nearest<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Op
 
 /// Returns the end of an error message about an unknown `word`: a suggestion if there is a near name, and the list of
 /// allowed names.
-pub fn advice<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggest_names<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> String {
     let allowed: Vec<&str> = allowed.into_iter().collect();
     let list = allowed.join(", ");
     match nearest(word, allowed) {
@@ -29,14 +29,14 @@ pub fn advice<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Str
 }
 
 /// Returns the form in which NNI compares field names: lower case, without underscores.
-pub fn folded(name: &str) -> String {
+pub fn normalize_name(name: &str) -> String {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// Returns the folded beginning of a name. Comparing two texts takes time in proportion to the product of their
+/// Returns the normalized beginning of a name. Comparing two texts takes time in proportion to the product of their
 /// lengths.
-fn folded_prefix(name: &str) -> String {
-    folded(name).chars().take(MAX_COMPARED_CHARS).collect()
+fn normalized_prefix(name: &str) -> String {
+    normalize_name(name).chars().take(MAX_COMPARED_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub fn code_uses(rows: &[CodeRow]) -> Vec<CodeUse> {
 
 /// Returns a version in a few words: the start of its hash, git's commit and branch, and the start of the changes'
 /// hash.
-pub fn brief(version: &CodeVersion) -> String {
+pub fn describe_version(version: &CodeVersion) -> String {
     let start = |text: &str| text.chars().take(12).collect::<String>();
     let cut = if version.cut { " (in part)" } else { "" };
     let git = version.git.as_ref().map_or_else(String::new, |git| {

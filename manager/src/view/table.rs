@@ -15,7 +15,7 @@ use super::TrialSummary;
 use super::UNKNOWN_CAUSE;
 use super::filter::{self, Filter, FilterError, TRIAL_FIELDS};
 use crate::job_state::JobState;
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// A column to sort by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +256,7 @@ fn check_filter_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(
         None => Ok(()),
         Some((name, position)) => {
             let names = all.iter().map(String::as_str).chain(TRIAL_FIELDS);
-            let problem = format!("no trial has {name:?}; {}", advice(name, names));
+            let problem = format!("no trial has {name:?}; {}", suggest_names(name, names));
             Err(QueryError::Filter(FilterError { position, problem }))
         }
     }

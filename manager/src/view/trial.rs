@@ -153,7 +153,7 @@ impl TrialSummary {
             metrics,
             reported_final: result.reported.map(|value| value.as_json().clone()),
             reported_latest: latest.map(|metric| metric.value.as_json().clone()),
-            last: result.last.map(|value| value.as_json().clone()),
+            last: result.final_value.map(|value| value.as_json().clone()),
             estimate: None,
             latest: latest.map(|metric| value_of(metric, name.as_deref()).as_json().clone()),
             latest_step: latest.map(|metric| metric.sequence),

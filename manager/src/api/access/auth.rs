@@ -184,12 +184,12 @@ impl Authenticator {
         if self.0.user.is_equal_to(token) {
             return Ok(User(()));
         }
-        let holder =
+        let claims =
             self.0.secret.as_ref().and_then(|secret| secret.identify(token, i64::MIN).ok());
-        Err(match holder {
-            Some(holder) => Error::Forbidden(format!(
+        Err(match claims {
+            Some(claims) => Error::Forbidden(format!(
                 "the token belongs to trial {}; this request needs the user's token",
-                holder.trial
+                claims.trial
             )),
             None if self.0.user.reveal().is_err() => self.token_required(),
             None if self.0.of_home => {

@@ -16,7 +16,7 @@ use trial_protocol::ExperimentId;
 use super::Home;
 use crate::config;
 use crate::store::Store;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::files::{create_private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::{self, ExperimentSummary, TrialCache};
@@ -183,10 +183,11 @@ impl Catalog {
                 return summary(&open.store, &open.trial_cache, now_ms).await;
             }
             let database = ExperimentDir::new(&self.data_dir, &id).database();
-            let store = Store::open_to_read(&database).map_err(|error| chain(&error))?;
-            let row = store.experiment().row().await.map_err(|error| chain(&error))?;
+            let store = Store::open_to_read(&database).map_err(|error| error_chain(&error))?;
+            let row = store.experiment().row().await.map_err(|error| error_chain(&error))?;
             let row = row.ok_or("the experiment is not stored yet")?;
-            let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
+            let spec =
+                config::from_canonical(&row.canonical).map_err(|error| error_chain(&error))?;
             let lives = row.ended_at_ms.is_none() && store.database().has_writer() == Some(true);
             if lives
                 && let Some(home) = home
@@ -206,10 +207,10 @@ async fn summary(
     trial_cache: &TrialCache,
     now_ms: i64,
 ) -> Result<ExperimentSummary, String> {
-    let row = store.experiment().row().await.map_err(|error| chain(&error))?;
+    let row = store.experiment().row().await.map_err(|error| error_chain(&error))?;
     let row = row.ok_or("the experiment is not stored yet")?;
-    let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
-    let snapshot = trial_cache.refresh().await.map_err(|error| chain(&error))?;
+    let spec = config::from_canonical(&row.canonical).map_err(|error| error_chain(&error))?;
+    let snapshot = trial_cache.refresh().await.map_err(|error| error_chain(&error))?;
     let shown = view::experiment_view(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
     Ok(ExperimentSummary::new(&row, &shown))
 }

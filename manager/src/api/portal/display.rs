@@ -4,7 +4,7 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
 use crate::search::repeats::Estimate;
-pub(in crate::api) use crate::view::span;
+pub(in crate::api) use crate::view::format_duration;
 pub(in crate::api) use crate::view::state_names::{
     all_trial_states as all_states, experiment_state, trial_state as state, trial_states as states,
 };
@@ -150,22 +150,22 @@ pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
 /// Formats a mean with its confidence.
 pub(in crate::api) fn estimate(estimate: &Estimate) -> String {
     let Estimate { results, wanted, .. } = estimate;
-    format!("{}, the mean of {results} of {wanted} trials", brief_estimate(estimate))
+    format!("{}, the mean of {results} of {wanted} trials", short_estimate(estimate))
 }
 
 /// Formats a mean with its confidence for a column.
-pub(in crate::api) fn brief_estimate(estimate: &Estimate) -> String {
+pub(in crate::api) fn short_estimate(estimate: &Estimate) -> String {
     let within = estimate.half_width.map(|half_width| format!(" ± {}", rate(half_width)));
     format!("{}{}", number(estimate.mean), within.unwrap_or_default())
 }
 
 /// Formats a value for a column.
-pub(in crate::api) fn brief(value: &Value) -> String {
+pub(in crate::api) fn short_value(value: &Value) -> String {
     cut_to_column(self::value(value))
 }
 
 /// Formats a result for a column.
-pub(in crate::api) fn brief_result(result: &Value) -> String {
+pub(in crate::api) fn short_result(result: &Value) -> String {
     cut_to_column(self::result(result))
 }
 
@@ -200,7 +200,7 @@ pub(in crate::api) fn rate(number: f64) -> String {
 
 /// Formats a span of time that may be unknown.
 pub(in crate::api) fn span_if_any(ms: Option<i64>) -> String {
-    ms.and_then(|ms| u64::try_from(ms).ok()).map_or_else(String::new, span)
+    ms.and_then(|ms| u64::try_from(ms).ok()).map_or_else(String::new, format_duration)
 }
 
 /// Formats a time, in UTC.

@@ -41,7 +41,7 @@ impl Axis {
 
     /// Returns the axis of a parameter, on the scale of the search space.
     pub(super) fn of_parameter(axis: &ParameterAxis) -> Self {
-        let options = axis.options.iter().flatten().map(display::brief);
+        let options = axis.options.iter().flatten().map(display::short_value);
         Self { is_log: axis.log, options: options.collect(), ..Self::of_numbers(&axis.name) }
     }
 
@@ -50,7 +50,7 @@ impl Axis {
         if self.options.is_empty() {
             return value.as_f64().filter(|number| !self.is_log || *number > 0.0);
         }
-        let at = self.options.iter().position(|option| *option == display::brief(value))?;
+        let at = self.options.iter().position(|option| *option == display::short_value(value))?;
         Some(f64::from(u32::try_from(at).ok()?))
     }
 

@@ -124,7 +124,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                     @if let Some(most) = shown.max_trial_number {
                         " " small {
                             "of " (most)
-                            @if let Some(left_ms) = remaining_ms(shown, ended) { ", about " (display::span(left_ms)) " left" }
+                            @if let Some(left_ms) = remaining_ms(shown, ended) { ", about " (display::format_duration(left_ms)) " left" }
                         }
                         progress value=(ended) max=(most) aria-label="ended trials" {}
                     }
@@ -140,7 +140,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
                 dd {
                     (run_time(shown))
                     @if let Some(limit) = limit {
-                        " " small { "of " (display::span(limit)) }
+                        " " small { "of " (display::format_duration(limit)) }
                         progress value=(shown.elapsed_ms) max=(limit) aria-label="used time" {}
                     }
                 }
@@ -156,7 +156,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
 /// Returns the run time. It is unknown if the manager was killed before it recorded the time.
 fn run_time(shown: &ExperimentView) -> String {
     let is_unknown = shown.state == view::INTERRUPTED_STATE && shown.elapsed_ms == 0;
-    if is_unknown { "–".to_owned() } else { display::span(shown.elapsed_ms) }
+    if is_unknown { "–".to_owned() } else { display::format_duration(shown.elapsed_ms) }
 }
 
 /// Returns the time until all trials have ended at the present rate. `None` if the experiment has ended or has no rate.
@@ -269,7 +269,7 @@ fn service_table(shown: &ExperimentView) -> Markup {
                         td.number { (part.free.map_or_else(unknown, |free| free.to_string())) }
                         td.number { (part.succeeded) }
                         td.number { (part.failed) }
-                        td.number { (part.mean_duration_ms.map_or_else(unknown, display::span)) }
+                        td.number { (part.mean_duration_ms.map_or_else(unknown, display::format_duration)) }
                     }
                 }
             }
@@ -300,7 +300,7 @@ fn continuation_hint(shown: &ExperimentView, has_manager: bool) -> Markup {
 
 fn control_section(viewer: &Viewer, shown: &ExperimentView, has_manager: bool) -> Markup {
     let limit = shown.max_experiment_duration_ms;
-    let allowed = limit.map_or_else(|| "such as 90m".to_owned(), display::span);
+    let allowed = limit.map_or_else(|| "such as 90m".to_owned(), display::format_duration);
     html! {
         section.wide {
             h2 { "Controls" }

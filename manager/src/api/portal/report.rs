@@ -355,7 +355,7 @@ fn facts_section(view: &ExperimentView) -> Markup {
             @if !view.objectives.is_empty() { div { dt { "On the Pareto front" } dd { (view.pareto.len()) } } }
             div { dt { "Trials" } dd { (view.trials) } }
             @for (name, count) in counted { @if count > 0 { div { dt { (name) } dd { (count) } } } }
-            div { dt { "Run time" } dd { (display::span(view.elapsed_ms)) } }
+            div { dt { "Run time" } dd { (display::format_duration(view.elapsed_ms)) } }
             div { dt { "Started" } dd { (display::moment(view.created_at_ms)) " UTC" } }
         }
         @if let Some(trouble) = &view.trouble { p { (display::sanitize(trouble)) } }
@@ -380,7 +380,7 @@ fn code_section(view: &ExperimentView) -> Markup {
             tbody {
                 @for one in &view.code {
                     tr {
-                        td { code { (display::sanitize(&view::code::brief(&one.version))) } }
+                        td { code { (display::sanitize(&view::code::describe_version(&one.version))) } }
                         td { @if let Some(trials) = &one.trials { "trials " (trials) } @else { "all trials" } }
                     }
                 }
@@ -445,7 +445,7 @@ fn trials_table(
                             tr {
                                 th.number scope="row" { (trial.sequence) }
                                 @for cell in cells(trial) { td.number { (cell) } }
-                                @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| display::brief(value)).unwrap_or_default()) } }
+                                @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| display::short_value(value)).unwrap_or_default()) } }
                             }
                         }
                     }

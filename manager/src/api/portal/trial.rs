@@ -167,7 +167,7 @@ fn summary_section(
             @if let Some(host) = &detail.host { ", on " (display::sanitize(host)) }
             @if let Some(part) = &detail.training_service { ", training service " (part.index) " (" (display::sanitize(&part.platform)) ")" }
             @if let Some(image) = &detail.image { ", image " code { (display::sanitize(image)) } }
-            @if let Some(code) = &detail.code { ", code " code { (display::sanitize(&view::code::brief(code))) } }
+            @if let Some(code) = &detail.code { ", code " code { (display::sanitize(&view::code::describe_version(code))) } }
         }
         dl.tiles {
             @if let Some(estimate) = &trial.estimate {

@@ -230,17 +230,17 @@ fn cell(
         },
         ColumnContent::Final => {
             // If a limit is broken, the counting value is infinite. The objective's own number is more useful.
-            let own = |last: &Value| display::brief_result(last.get(&column.name).unwrap_or(last));
+            let own = |last: &Value| display::short_result(last.get(&column.name).unwrap_or(last));
             html! { td.number data-label=(label) { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
         ColumnContent::Mean => html! {
             td.number data-label=(label) title=[trial.estimate.as_ref().map(display::estimate)] {
-                (trial.estimate.as_ref().map(display::brief_estimate).unwrap_or_default())
+                (trial.estimate.as_ref().map(display::short_estimate).unwrap_or_default())
             }
         },
         ColumnContent::Latest => html! {
             td.number data-label=(label) {
-                (trial.latest.as_ref().map(display::brief_result).unwrap_or_default())
+                (trial.latest.as_ref().map(display::short_result).unwrap_or_default())
                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
             }
         },
@@ -256,13 +256,13 @@ fn cell(
         }
         ColumnContent::Metric { name, .. } => {
             let value = columns::metric(trial, name);
-            html! { td.number data-label=(label) { (value.map(display::brief).unwrap_or_default()) } }
+            html! { td.number data-label=(label) { (value.map(display::short_value).unwrap_or_default()) } }
         }
         ColumnContent::Parameter(name) => {
             let value = parameters.iter().find(|(known, _)| known == name);
             html! {
                 td class=[number_class(column.numeric)] data-label=(label) {
-                    (value.map(|(_, value)| display::brief(value)).unwrap_or_default())
+                    (value.map(|(_, value)| display::short_value(value)).unwrap_or_default())
                 }
             }
         }

@@ -155,7 +155,7 @@ impl CertificateFiles {
                         present.certified = certified;
                     }
                     Err(error) => {
-                        let error = crate::util::errors::chain(&error);
+                        let error = crate::util::errors::error_chain(&error);
                         tracing::error!(
                             "cannot use the new certificate, so the old one stays in use: {error}"
                         );

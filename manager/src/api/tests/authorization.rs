@@ -154,8 +154,8 @@ async fn a_token_that_expires_soon_is_renewed_on_the_ack() {
     let token = bed.state.secret.trial_token(&e, &t, now_ms - month);
     let (_, ack) = bed.post(Some(&format!("Bearer {token}")), batch("e", "t").to_string()).await;
     let renewed = ack["token"].as_str().unwrap();
-    let holder = bed.state.secret.identify(renewed, now_ms + 2 * month).unwrap();
-    assert_eq!((holder.experiment, holder.trial), (e, t));
+    let claims = bed.state.secret.identify(renewed, now_ms + 2 * month).unwrap();
+    assert_eq!((claims.experiment, claims.trial), (e, t));
     let (_, ack) = bed.post(Some(&format!("Bearer {renewed}")), batch("e", "t").to_string()).await;
     assert_eq!(ack.get("token"), None, "a token is renewed once");
 }

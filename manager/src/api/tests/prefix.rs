@@ -1,7 +1,7 @@
 //! Tests of the routes below a prefix that the user chose.
 
 use super::*;
-use crate::api::also_below;
+use crate::api::serve_under_prefix;
 
 async fn page(router: &Router, path: &str) -> (StatusCode, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
@@ -14,7 +14,7 @@ async fn page(router: &Router, path: &str) -> (StatusCode, String) {
 #[tokio::test]
 async fn all_routes_are_also_served_below_the_prefix_and_link_there() {
     let bed = Bed::new().await;
-    let router = also_below("/my/search", bed.router.clone());
+    let router = serve_under_prefix("/my/search", bed.router.clone());
     for path in ["/healthz", "/api/v1/nni/version"] {
         let plain = page(&router, path).await;
         assert_eq!(plain.0, StatusCode::OK, "{path}");

@@ -21,7 +21,7 @@ use super::super::{Error, Shared};
 use super::query_extractor::{TrialPath, json_body, large_json_body};
 use crate::experiment::command::{Command, CommandError, NewLimits, WrittenDuration};
 use crate::experiment::state::ExperimentState;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::ids;
 
 /// The maximum number of remembered changes.
@@ -67,7 +67,7 @@ impl Change {
             Self::Stop => {
                 // A stop that cannot be recorded is refused.
                 if let Err(error) = shared.state.store.database().probe().await {
-                    return Err(CommandError::WaitsForDisk(chain(&error)).into());
+                    return Err(CommandError::WaitsForDisk(error_chain(&error)).into());
                 }
                 handle.stop();
                 Ok(())

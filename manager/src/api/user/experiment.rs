@@ -11,7 +11,7 @@ use crate::config;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::search::search_space::SearchSpace;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::Improvement;
 use crate::view::importance::{self, Importance};
@@ -41,7 +41,7 @@ pub(in crate::api) async fn present_view(
         && view::is_interrupted(row.ended_at_ms, state.store.database().has_writer());
     // A write error makes the store unable to record the trouble, so the view reports it here.
     let ill = state.store.database().write_error().map(|error| {
-        format!("{}: no trial is started or ended until this is fixed", chain(&error))
+        format!("{}: no trial is started or ended until this is fixed", error_chain(&error))
     });
     let parts = spec.training_service.section().parts();
     let training_services = if parts.is_empty() {

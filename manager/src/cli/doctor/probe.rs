@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use trial_protocol::MetricValue;
 
 use crate::app::{self, ExperimentStart, RunningManager, Settings};
-use crate::cli::terminal::plain_text::counted;
-use crate::cli::terminal::progress::{brief, last_nonempty_lines, result_problem};
+use crate::cli::terminal::plain_text::pluralize;
+use crate::cli::terminal::progress::{format_number, last_nonempty_lines, result_problem};
 use crate::cli::terminal::signals::Signals;
 use crate::config::ExperimentSpec;
 use crate::experiment::ending::RecordedEnd;
@@ -15,7 +15,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The maximum time until the probe's trial starts, and the maximum time that it runs.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -27,12 +27,12 @@ pub(super) async fn run(
     settings: Settings,
     mut note: impl FnMut(&str),
 ) -> Result<String, String> {
-    let folder = tempfile::tempdir().map_err(|error| chain(&error))?;
+    let folder = tempfile::tempdir().map_err(|error| error_chain(&error))?;
     let settings = Settings { data_dir: folder.path().to_owned(), ..settings };
-    let mut signals = Signals::new().map_err(|error| chain(&error))?;
+    let mut signals = Signals::new().map_err(|error| error_chain(&error))?;
     let goals = spec.goals.clone();
     let what = ExperimentStart::New(Box::new(reduce_to_one_trial(spec)));
-    let mut running = app::start(settings, what).await.map_err(|error| chain(&error))?;
+    let mut running = app::start(settings, what).await.map_err(|error| error_chain(&error))?;
     let mut interrupted = false;
     let mut started = Instant::now();
     let mut finding = Err("no trial ended".to_owned());
@@ -69,7 +69,7 @@ pub(super) async fn run(
 }
 
 async fn finish(running: RunningManager) -> Result<(), String> {
-    let mut ended = running.end().await.map_err(|error| chain(&error))?;
+    let mut ended = running.end().await.map_err(|error| error_chain(&error))?;
     ended.stop_serving().await;
     ended.store.close().await;
     Ok(())
@@ -102,21 +102,23 @@ fn judge_trial(
     let latest = result.intermediate.last().and_then(MetricValue::number);
     let name = result.name.as_deref().unwrap_or("metric");
     match end.state {
-        JobState::Succeeded => match (result_problem(result.last.as_ref(), goals), &result.last) {
-            (None, Some(value)) => {
-                let number = value.number().map(brief).unwrap_or_default();
-                Ok(format!("{ran}: {name} {number} after {seconds} s"))
+        JobState::Succeeded => {
+            match (result_problem(result.final_value.as_ref(), goals), &result.final_value) {
+                (None, Some(value)) => {
+                    let number = value.number().map(format_number).unwrap_or_default();
+                    Ok(format!("{ran}: {name} {number} after {seconds} s"))
+                }
+                (problem, _) => Err(format!(
+                    "the trial succeeded {}: no tuner can learn from it",
+                    problem.unwrap_or_default()
+                )),
             }
-            (problem, _) => Err(format!(
-                "the trial succeeded {}: no tuner can learn from it",
-                problem.unwrap_or_default()
-            )),
-        },
+        }
         JobState::EarlyStopped => Ok(match latest {
             Some(number) => format!(
                 "{ran}: {name} {} when it was stopped after {seconds} s, with {}",
-                brief(number),
-                counted(result.intermediate.len(), "intermediate result")
+                format_number(number),
+                pluralize(result.intermediate.len(), "intermediate result")
             ),
             None => format!("{ran} no metric yet when it was stopped after {seconds} s"),
         }),
@@ -140,11 +142,8 @@ mod tests {
     #[test]
     fn a_probe_is_judged_by_its_trials_end_and_result() {
         let number = |value: f64| Some(MetricValue::from(value));
-        let result = |last: Option<MetricValue>, intermediate: Vec<MetricValue>| TrialResult {
-            name: Some("loss".to_owned()),
-            last,
-            reported: None,
-            intermediate,
+        let result = |final_value: Option<MetricValue>, intermediate: Vec<MetricValue>| {
+            TrialResult { name: Some("loss".to_owned()), final_value, reported: None, intermediate }
         };
         let failed = Some("the command could not be run");
         #[rustfmt::skip]

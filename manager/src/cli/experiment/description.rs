@@ -39,7 +39,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
             one.get("elapsed_ms")
                 .and_then(Value::as_u64)
                 .filter(|ms| *ms > 0)
-                .map(view::span)
+                .map(view::format_duration)
                 .unwrap_or_default(),
         ),
         ("trials", member_text(one, "trials")),
@@ -129,7 +129,7 @@ fn service_part(part: &Value) -> String {
     }
     parts.extend(some("succeeded", "succeeded"));
     parts.extend(some("failed", "failed"));
-    parts.extend(count("mean_duration_ms").map(|ms| format!("{} each", view::span(ms))));
+    parts.extend(count("mean_duration_ms").map(|ms| format!("{} each", view::format_duration(ms))));
     let trouble = part.get("trouble").and_then(Value::as_str);
     parts.extend(trouble.map(|why| format!("not reached: {}", printable(why))));
     format!("{}: {}", part_name(part), parts.join(", "))

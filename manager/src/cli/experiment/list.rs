@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::terminal::cells::{brief_text, full_text, member_text, moment};
+use crate::cli::terminal::cells::{full_text, member_text, moment, short_member};
 use crate::cli::terminal::table::{ColumnFit, Columns};
 use crate::cli::terminal::text_style::TextStyle;
 
@@ -25,7 +25,7 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
             cell(count("succeeded")),
             cell(shown("failed")),
             cell(shown("running")),
-            one.get("best").map(|best| brief_text(best, "value")).unwrap_or_default(),
+            one.get("best").map(|best| short_member(best, "value")).unwrap_or_default(),
         ];
         let url = run.then(|| member_text(one, "url"));
         own.into_iter().chain(url).chain(troubled.then(|| full_text(one, "trouble"))).collect()

@@ -90,7 +90,9 @@ fn last_of_list(typed: &OsStr, values: Vec<CompletionCandidate>) -> Vec<Completi
 }
 
 fn experiment_ids() -> Vec<CompletionCandidate> {
-    let found = query_in_time(async |place| experiments(&data_dir(place.data_dir)).await);
+    let found = query_in_time(async |experiment_args| {
+        experiments(&data_dir(experiment_args.data_dir)).await
+    });
     let described = found.unwrap_or_default().into_iter().rev().map(|found| {
         let row = found.row.ok().flatten();
         let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
@@ -105,8 +107,8 @@ fn experiment_ids() -> Vec<CompletionCandidate> {
 }
 
 fn trials() -> Vec<Value> {
-    let answer = query_in_time(async |place| {
-        let client = place.client().await.ok()?;
+    let answer = query_in_time(async |experiment_args| {
+        let client = experiment_args.client().await.ok()?;
         find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()
     });
     answer.flatten().unwrap_or_default()
@@ -135,8 +137,8 @@ fn metric_names() -> Vec<CompletionCandidate> {
 
 /// Returns the names of the metrics of the newest trial that has metrics.
 fn newest_metric_names() -> Vec<String> {
-    let answer = query_in_time(async |place| {
-        let client = place.client().await.ok()?;
+    let answer = query_in_time(async |experiment_args| {
+        let client = experiment_args.client().await.ok()?;
         let trials =
             find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()?;
         let newest = trials.iter().find(|trial| !trial["metric"].is_null())?;
@@ -166,10 +168,10 @@ fn columns() -> Vec<CompletionCandidate> {
 
 /// Runs a query for the experiment that the words typed so far select. Returns `None` if the answer takes too long.
 fn query_in_time<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
-    let place = parse_selection(std::env::args_os())?;
+    let experiment_args = parse_selection(std::env::args_os())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let answered =
-        runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, question(place)).await });
+    let answered = runtime
+        .block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, question(experiment_args)).await });
     runtime.shutdown_background();
     answered.ok()
 }
@@ -178,7 +180,7 @@ fn query_in_time<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T
 #[derive(Debug, Parser)]
 struct SelectionArgs {
     #[command(flatten)]
-    place: ExperimentArgs,
+    experiment_args: ExperimentArgs,
 }
 
 /// PURE except for environment variables: returns the experiment that the words of a command line select.
@@ -199,7 +201,7 @@ fn parse_selection(words: impl Iterator<Item = OsString>) -> Option<ExperimentAr
             kept.extend([word, value]);
         }
     }
-    SelectionArgs::try_parse_from(kept).ok().map(|words| words.place)
+    SelectionArgs::try_parse_from(kept).ok().map(|words| words.experiment_args)
 }
 
 #[cfg(test)]
@@ -218,10 +220,10 @@ mod tests {
             (&["trial-manager", "trial", "show", "--data-dir=/d", "-x", "1"], None,       Some("/d")),
         ];
         for (words, experiment, folder) in table {
-            let place = parse_selection(words.iter().map(OsString::from)).unwrap();
-            let id = place.experiment.as_ref().map(ToString::to_string);
+            let experiment_args = parse_selection(words.iter().map(OsString::from)).unwrap();
+            let id = experiment_args.experiment.as_ref().map(ToString::to_string);
             assert_eq!(id.as_deref(), experiment, "{words:?}");
-            assert_eq!(place.data_dir.as_deref().and_then(|path| path.to_str()), folder);
+            assert_eq!(experiment_args.data_dir.as_deref().and_then(|path| path.to_str()), folder);
         }
         assert!(parse_selection(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
     }

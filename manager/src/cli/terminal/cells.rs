@@ -60,7 +60,7 @@ pub(in crate::cli) fn heading(name: &str) -> String {
 
 /// Returns a value for a column. Floats have four significant digits; commands that show a single object show all
 /// digits.
-pub(in crate::cli) fn brief(value: &Value) -> String {
+pub(in crate::cli) fn short_cell(value: &Value) -> String {
     let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
         let number: f64 = format!("{number:.3e}").parse().ok()?;
         Some(if (1e-4..1e6).contains(&number.abs()) || number == 0.0 {
@@ -73,8 +73,8 @@ pub(in crate::cli) fn brief(value: &Value) -> String {
 }
 
 /// Returns a member for a column.
-pub(in crate::cli) fn brief_text(of: &Value, name: &str) -> String {
-    of.get(name).map(brief).unwrap_or_default()
+pub(in crate::cli) fn short_member(of: &Value, name: &str) -> String {
+    of.get(name).map(short_cell).unwrap_or_default()
 }
 
 /// Returns the lines of a text, each printable.
@@ -97,7 +97,7 @@ pub(in crate::cli) fn moment(of: &Value, name: &str) -> String {
 /// Returns the time between two moments, such as `17 min 48 s`. Empty if either of them is unknown.
 pub(in crate::cli) fn duration(from_ms: Option<i64>, to_ms: Option<i64>) -> String {
     let span = from_ms.zip(to_ms).map(|(from, to)| to.saturating_sub(from));
-    span.map_or_else(String::new, |ms| view::span(u64::try_from(ms).unwrap_or(0)))
+    span.map_or_else(String::new, |ms| view::format_duration(u64::try_from(ms).unwrap_or(0)))
 }
 
 /// Returns an amount of memory in MB or GB.
@@ -130,7 +130,7 @@ mod tests {
             (json!([1, 2]),                  "[1,2]"),
         ];
         for (value, text) in table {
-            assert_eq!(brief(&value), text, "{value}");
+            assert_eq!(short_cell(&value), text, "{value}");
         }
     }
 }

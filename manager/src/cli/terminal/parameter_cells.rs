@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::cells::{brief, cell, heading};
-use super::plain_text::counted;
+use super::cells::{cell, heading, short_cell};
+use super::plain_text::pluralize;
 use super::table::ColumnFit;
 use crate::view;
 
@@ -16,7 +16,7 @@ pub(in crate::cli) fn parameters(trial: &Value) -> Vec<(String, String)> {
 /// Returns a trial's parameters as names and short values, for a common line.
 pub(in crate::cli) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flatten_parameters(&trial["parameters"]).into_iter();
-    flat.map(|(name, value)| (heading(&name), brief(value))).collect()
+    flat.map(|(name, value)| (heading(&name), short_cell(value))).collect()
 }
 
 /// The columns of a table for the parameters of its trials.
@@ -51,7 +51,7 @@ impl ParameterColumns {
         let flat = view::flatten_parameters(parameters);
         self.names.iter().map(move |name| {
             let found = flat.iter().find(|(known, _)| known == name);
-            found.map(|(_, value)| brief(value)).unwrap_or_default()
+            found.map(|(_, value)| short_cell(value)).unwrap_or_default()
         })
     }
 
@@ -60,7 +60,7 @@ impl ParameterColumns {
     pub(in crate::cli) fn omission_note(&self, left_out: usize, whole: &str) -> String {
         match self.omitted + left_out {
             0 => String::new(),
-            count => format!("{}; {whole}\n", counted(count, "more parameter")),
+            count => format!("{}; {whole}\n", pluralize(count, "more parameter")),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::view::is_direction_mark;
 
 /// Returns a number of things in words, such as `3 trials`.
-pub(in crate::cli) fn counted(number: usize, thing: &str) -> String {
+pub(in crate::cli) fn pluralize(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -162,16 +162,16 @@ impl Progress {
                     self.print(&format!("trial {sequence} ({trial}) waits: {why}"));
                 }
             }
-            Notice::Ended { trial, sequence, end, result, last_lines, competes } => {
+            Notice::Ended { trial, sequence, end, result, last_lines, point_mean } => {
                 self.running.remove(trial.as_str());
-                let number = result.last.as_ref().and_then(MetricValue::number);
+                let number = result.final_value.as_ref().and_then(MetricValue::number);
                 if let Some(metric) = result.name.as_ref().filter(|_| number.is_some()) {
                     self.warn_of_direction(metric);
                 }
                 if end.state == JobState::Succeeded {
-                    self.compare_with_best(sequence, competes);
-                    self.extend_front(result.last.as_ref());
-                    let problem = result_problem(result.last.as_ref(), &self.spec.goals);
+                    self.compare_with_best(sequence, point_mean);
+                    self.extend_front(result.final_value.as_ref());
+                    let problem = result_problem(result.final_value.as_ref(), &self.spec.goals);
                     if let Some(problem) = problem {
                         self.print(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
@@ -203,10 +203,10 @@ impl Progress {
     }
 
     /// Compares a result with the best one.
-    fn compare_with_best(&mut self, sequence: u64, competes: Option<f64>) {
-        if is_better(self.spec.direction, competes, self.best.map(|(_, best)| best)) {
-            self.best = competes.map(|number| (sequence, number));
-            self.improvements.extend(competes);
+    fn compare_with_best(&mut self, sequence: u64, point_mean: Option<f64>) {
+        if is_better(self.spec.direction, point_mean, self.best.map(|(_, best)| best)) {
+            self.best = point_mean.map(|number| (sequence, number));
+            self.improvements.extend(point_mean);
         }
     }
 
@@ -245,7 +245,7 @@ impl Progress {
             trials: self.spec.max_trial_number,
             running: self.running.len(),
             failed,
-            best: self.best.map(|(trial, best)| (cells::brief(&json!(best)), trial)),
+            best: self.best.map(|(trial, best)| (cells::short_cell(&json!(best)), trial)),
             improvements: self.improvements.clone(),
         }
     }
@@ -337,7 +337,7 @@ pub(in crate::cli) fn result_problem(last: Option<&MetricValue>, goals: &Goals) 
 }
 
 /// Returns a number with no more digits than are needed to distinguish it from all others.
-pub(in crate::cli) fn brief(number: f64) -> String {
+pub(in crate::cli) fn format_number(number: f64) -> String {
     if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
         number.to_string()
     } else {
@@ -368,7 +368,7 @@ mod tests {
             (1e-300, "1e-300"),
             (123_456_789.25, "123456789.25"),
         ] {
-            assert_eq!(brief(number), expected);
+            assert_eq!(format_number(number), expected);
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use super::cells::{brief, brief_text, duration, heading, member_text, shorten};
+use super::cells::{duration, heading, member_text, short_cell, short_member, shorten};
 use super::plain_text::printable;
 use crate::view;
 
@@ -30,14 +30,15 @@ pub(in crate::cli) fn result_text(trial: &Value, name: &str, metric: &str) -> St
 /// Returns a result for a column. Of an object, it is the member `metric`, or else the one that counts.
 pub(in crate::cli) fn counting_value(result: &Value, metric: &str) -> String {
     let member = result.get(metric).or_else(|| result.get(OBJECTIVE));
-    brief(member.unwrap_or(result))
+    short_cell(member.unwrap_or(result))
 }
 
 /// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.
 pub(in crate::cli) fn estimate(trial: &Value) -> Option<String> {
     let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
-    let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
-    let (mean, within) = (brief_text(estimate, "mean"), within.unwrap_or_default());
+    let within =
+        estimate.get("half_width").map(|half_width| format!(" ± {}", short_cell(half_width)));
+    let (mean, within) = (short_member(estimate, "mean"), within.unwrap_or_default());
     Some(format!("{mean}{within}, the mean of {} trials", member_text(estimate, "results")))
 }
 
@@ -63,12 +64,13 @@ pub(in crate::cli) fn part_name(part: &Value) -> String {
 /// Returns a short description of a version of the code.
 pub(in crate::cli) fn code(version: &Value) -> String {
     let known = serde_json::from_value(version.clone()).ok();
-    let brief = known.map(|version| printable(&view::code::brief(&version))).unwrap_or_default();
+    let description =
+        known.map(|version| printable(&view::code::describe_version(&version))).unwrap_or_default();
     match version.get("trials").and_then(Value::as_str) {
         Some(trials) => {
             let plural = if trials.contains(['-', ',']) { "s" } else { "" };
-            format!("{brief}: trial{plural} {}", printable(trials))
+            format!("{description}: trial{plural} {}", printable(trials))
         }
-        None => brief,
+        None => description,
     }
 }

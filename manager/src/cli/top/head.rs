@@ -100,7 +100,7 @@ fn title(one: &Value, style: TextStyle) -> String {
     let name = printable(one.get("name").and_then(Value::as_str).unwrap_or_default());
     let (id, state) = (member_text(one, "id"), member_text(one, "state"));
     let word = printable(&experiment_state(&state));
-    let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::span);
+    let elapsed = number(one, "elapsed_ms").filter(|ms| *ms > 0).map(view::format_duration);
     let elapsed = elapsed.map(|span| format!(" for {span}")).unwrap_or_default();
     let room = style.width.unwrap_or(usize::MAX);
     let titled = |name: &str| if name.is_empty() { id.clone() } else { format!("{name} ({id})") };
@@ -150,7 +150,7 @@ fn progress(one: &Value, style: TextStyle) -> String {
         let hours = real(trials) / rate;
         let left = std::time::Duration::try_from_secs_f64(hours * 3600.0).ok()?;
         let ms = u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)?;
-        Some(format!("   about {} left", view::span(ms)))
+        Some(format!("   about {} left", view::format_duration(ms)))
     });
     let left = left.unwrap_or_default();
     let [long, short] = [BAR_WIDTH, SHORT_BAR_WIDTH].map(|width| bar(width).unwrap_or_default());

@@ -146,7 +146,7 @@ fn clock(ms: u64) -> String {
     let seconds = ms / 1000;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours >= 100 {
-        view::span(ms)
+        view::format_duration(ms)
     } else if hours > 0 {
         format!("{hours}:{minutes:02}:{seconds:02}")
     } else {

@@ -15,7 +15,7 @@ use crate::api::client::Client;
 use crate::cli::selection::Error;
 use crate::cli::terminal::cells::shorten;
 use crate::cli::terminal::output::text_style;
-use crate::cli::terminal::plain_text::{counted, printable};
+use crate::cli::terminal::plain_text::{pluralize, printable};
 use crate::cli::terminal::screen::Size;
 use crate::cli::terminal::sparkline::MAX_SPARKLINE_CHARS;
 use crate::cli::terminal::text_style::TextStyle;
@@ -197,7 +197,7 @@ impl ScreenContent {
     ) -> Vec<String> {
         let text = if self.pane == controls.pane { self.text.as_str() } else { "" };
         let (shown, below) = controls.text.lines(text, room.saturating_sub(1), style);
-        let rest = format!(", {} below", counted(below, "line"));
+        let rest = format!(", {} below", pluralize(below, "line"));
         let rest = if below > 0 { rest } else { String::new() };
         let title = format!("{} of trial {trial}{rest}", content.name());
         let title = if style.colours { format!("\u{1b}[1m{title}\u{1b}[0m") } else { title };

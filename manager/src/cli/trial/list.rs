@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use crate::cli::terminal::cells::{brief, member_text};
+use crate::cli::terminal::cells::{member_text, short_cell};
 use crate::cli::terminal::description::PAGE_MEMBER;
 use crate::cli::terminal::parameter_cells::ParameterColumns;
 use crate::cli::terminal::table::{ColumnFit, Columns};
@@ -47,7 +47,7 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         let why = has_reasons.then(|| member_text(trial, "message"));
         let metric = member_text(trial, "metric");
         let member = |name: &String| {
-            trial.get("final").and_then(|last| last.get(name)).map(brief).unwrap_or_default()
+            trial.get("final").and_then(|last| last.get(name)).map(short_cell).unwrap_or_default()
         };
         let results = [result_text(trial, "final", &metric)].into_iter();
         let results = results.chain(others.iter().map(member));

@@ -13,7 +13,7 @@ use super::super::{algorithms, document};
 use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
 use crate::search::assessor;
 use crate::search::tuner;
-use crate::util::nearest::{folded, nearest};
+use crate::util::nearest::{nearest, normalize_name};
 
 /// The name of the file in NNI 3.0 (`nni/tools/package_utils/config_manager.py`).
 const REGISTRY_FILE_NAME: &str = "registered_algorithms.yml";
@@ -78,8 +78,8 @@ fn is_misspelt(section: &str, name: &str) -> bool {
 
 /// Returns a field under any of its spellings.
 fn find_member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    let wanted = folded(name);
-    members.iter().find(|(key, _)| folded(key) == wanted).map(|(_, value)| value)
+    let wanted = normalize_name(name);
+    members.iter().find(|(key, _)| normalize_name(key) == wanted).map(|(_, value)| value)
 }
 
 /// Returns the path and the content of the registry that NNI reads under the interpreter `python`. An error names the
@@ -110,9 +110,9 @@ fn find_algorithm(registry: &Value, section: &str, name: &str) -> Option<Registe
         let list = registry.get(*kind).and_then(Value::as_array);
         list.into_iter().flatten().map(move |entry| (*kind, entry))
     });
-    let wanted = folded(name);
+    let wanted = normalize_name(name);
     let named = |entry: &Value, key: &str| {
-        entry.get(key).and_then(Value::as_str).is_some_and(|found| folded(found) == wanted)
+        entry.get(key).and_then(Value::as_str).is_some_and(|found| normalize_name(found) == wanted)
     };
     let is_users_own = |entry: &Value| entry.get("source").and_then(Value::as_str) != Some("nni");
     let (kind, entry) = entries.into_iter().find(|(_, entry)| {
@@ -132,12 +132,14 @@ fn replace_name_by_class(
     section: &str,
     found: RegisteredAlgorithm,
 ) {
-    let wanted = folded(section);
-    let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };
+    let wanted = normalize_name(section);
+    let Some(key) = members.keys().find(|key| normalize_name(key) == wanted).cloned() else {
+        return;
+    };
     let Some(Value::Object(mut algorithm)) = members.get(&key).cloned() else { return };
-    algorithm.retain(|key, _| folded(key) != "name");
+    algorithm.retain(|key, _| normalize_name(key) != "name");
     algorithm.insert("className".to_owned(), json!(found.class));
-    let given = algorithm.keys().find(|key| folded(key) == "classargs").cloned();
+    let given = algorithm.keys().find(|key| normalize_name(key) == "classargs").cloned();
     let given = given.and_then(|key| algorithm.shift_remove(&key)).unwrap_or(Value::Null);
     let class_args = match given {
         Value::Object(given) => {

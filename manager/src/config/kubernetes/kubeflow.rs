@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::kind::WorkloadKind;
 use super::role::RoleSpec;
 use crate::config::section::{Problem, Section};
-use crate::util::nearest::{advice, folded};
+use crate::util::nearest::{normalize_name, suggest_names};
 
 /// A kind of the training operator, with its name and its roles in an experiment file.
 #[derive(Debug)]
@@ -180,7 +180,10 @@ fn find_kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> 
     match operator {
         Some(Value::String(word)) => {
             OPERATOR_KINDS.iter().find(|kind| kind.operator == word).ok_or_else(|| {
-                Problem::new(path, format!("`{word}` is not known; {}", advice(&word, words)))
+                Problem::new(
+                    path,
+                    format!("`{word}` is not known; {}", suggest_names(&word, words)),
+                )
             })
         }
         Some(other) => Err(Problem::new(path, format!("expected a string, found {other}"))),
@@ -197,7 +200,8 @@ fn check_api_version(written: Option<Value>) -> Result<String, Problem> {
         None => Ok("v1".to_owned()),
         Some(Value::String(word)) if OPERATOR_API_VERSIONS.contains(&word.as_str()) => Ok(word),
         Some(Value::String(word)) => {
-            let what = format!("`{word}` is not known; {}", advice(&word, OPERATOR_API_VERSIONS));
+            let what =
+                format!("`{word}` is not known; {}", suggest_names(&word, OPERATOR_API_VERSIONS));
             Err(Problem::new(path, what))
         }
         Some(other) => Err(Problem::new(path, format!("expected a string, found {other}"))),
@@ -261,12 +265,12 @@ pub(super) fn check_roles(
 }
 
 fn has_field(members: &Map<String, Value>, field: &str) -> bool {
-    members.keys().any(|key| folded(key) == folded(field))
+    members.keys().any(|key| normalize_name(key) == normalize_name(field))
 }
 
 /// Takes a field in any spelling. A `null` counts as absent.
 fn take_field(members: &mut Map<String, Value>, field: &str) -> Option<Value> {
-    let key = members.keys().find(|key| folded(key) == folded(field))?.clone();
+    let key = members.keys().find(|key| normalize_name(key) == normalize_name(field))?.clone();
     members.shift_remove(&key).filter(|value| !value.is_null())
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::syntax;
 use crate::config::path_base::PathBase;
 use crate::config::section::{Problem, Section};
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The storage from which the pods get the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) fn read(section: &mut Section, base: PathBase<'_>) -> Result<StorageS
         }
         "azurestorage" => read_azure_storage(&mut fields, &word, base)?,
         _ => {
-            let advice = advice(&word, STORAGE_KINDS);
+            let advice = suggest_names(&word, STORAGE_KINDS);
             let what = format!("`{word}` is not known; {advice}");
             return Err(fields.problem("storageType", what));
         }
@@ -155,7 +155,7 @@ fn read_mount_path(fields: &mut Section, word: &str) -> Result<String, Problem> 
 
 /// Returns the word for a kind without case and separators, and `azurestorage` for both words of that kind.
 fn folded_kind(word: &str) -> String {
-    let plain = crate::util::nearest::folded(word);
+    let plain = crate::util::nearest::normalize_name(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
 }
 

@@ -9,7 +9,7 @@ use serde_path_to_error::Segment;
 
 use crate::config::document::describe_kind;
 use crate::config::section::Problem;
-use crate::util::nearest::advice;
+use crate::util::nearest::suggest_names;
 
 /// The objects whose members are amounts. Kubernetes also accepts numbers for amounts.
 const AMOUNT_OBJECTS: [&str; 3] = ["requests", "limits", "overhead"];
@@ -297,7 +297,7 @@ pub(super) fn check_toleration(at: &str, value: &Value) -> Result<(), Problem> {
         .as_object()
         .and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
     if let Some(name) = unknown {
-        let what = format!("unknown field; {}", advice(name, known));
+        let what = format!("unknown field; {}", suggest_names(name, known));
         return Err(Problem::new(format!("{at}.{name}"), what));
     }
     let fault = |field: &str, what: String| Err(Problem::new(format!("{at}.{field}"), what));
@@ -309,7 +309,7 @@ pub(super) fn check_toleration(at: &str, value: &Value) -> Result<(), Problem> {
         ("effect", &effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
     ] {
         if !word.is_empty() && !allowed.contains(&word.as_str()) {
-            let advice = advice(word, allowed.iter().copied());
+            let advice = suggest_names(word, allowed.iter().copied());
             return fault(field, format!("`{word}` is not known; {advice}"));
         }
     }

@@ -6,7 +6,7 @@ use super::kind::{DEFAULT_ROLE_NAME, WorkloadKind};
 use super::kubeflow;
 use super::role::{CompletionPolicy, RoleSpec};
 use crate::config::section::{Problem, Section};
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// The fields of a role that the section itself may have if there is one role.
 const ROLE_FIELDS: [&str; 7] = [
@@ -26,12 +26,13 @@ const MAX_ROLE_NAME_LENGTH: usize = 16;
 /// itself.
 pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     let Value::Object(members) = section else { return section };
-    let names: Vec<String> = members.keys().map(|key| folded(key)).collect();
-    let has = |field: &str| names.iter().any(|name| *name == folded(field));
+    let names: Vec<String> = members.keys().map(|key| normalize_name(key)).collect();
+    let has = |field: &str| names.iter().any(|name| *name == normalize_name(field));
     if !workload.has_one_role() || has("taskRoles") {
         return Value::Object(members);
     }
-    let is_role_field = |key: &str| ROLE_FIELDS.iter().any(|field| folded(field) == folded(key));
+    let is_role_field =
+        |key: &str| ROLE_FIELDS.iter().any(|field| normalize_name(field) == normalize_name(key));
     let (mut role, mut rest): (Map<_, _>, Map<_, _>) =
         members.into_iter().partition(|(key, _)| is_role_field(key));
     role.insert("name".to_owned(), Value::from(DEFAULT_ROLE_NAME));

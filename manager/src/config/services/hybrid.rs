@@ -12,7 +12,7 @@ use super::super::TrainingServiceSpec;
 use super::super::secret_file::SecretFile;
 use super::super::section::Problem;
 use super::inherited::{SNAPSHOT_IS_REQUIRED, Service, ServiceSection};
-use crate::util::nearest::folded;
+use crate::util::nearest::normalize_name;
 
 /// The field of a part that limits its trials.
 const PART_LIMIT_FIELD: &str = "trialConcurrency";
@@ -151,7 +151,8 @@ pub(in crate::config) fn read_sections(
 /// Removes the limit of the part's trials from its section.
 fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem> {
     let Some(members) = value.as_object_mut() else { return Ok(None) };
-    let key = members.keys().find(|key| folded(key) == folded(PART_LIMIT_FIELD)).cloned();
+    let key =
+        members.keys().find(|key| normalize_name(key) == normalize_name(PART_LIMIT_FIELD)).cloned();
     let limit = key.and_then(|key| members.remove(&key)).filter(|limit| !limit.is_null());
     let Some(limit) = limit else { return Ok(None) };
     let number_of = limit.as_u64().and_then(|limit| usize::try_from(limit).ok());
@@ -164,7 +165,7 @@ fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem
 /// Returns the platform as written. The reader of the section checks whether it exists.
 fn platform_name(value: &Value) -> String {
     let mut members = value.as_object().into_iter().flatten();
-    let platform = members.find(|(key, _)| folded(key) == "platform");
+    let platform = members.find(|(key, _)| normalize_name(key) == "platform");
     platform.and_then(|(_, name)| name.as_str()).unwrap_or_default().to_owned()
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::super::TrainingServiceSpec;
 use super::super::path_base::PathBase;
-use super::super::secret_file::{PrivateText, SecretFile};
+use super::super::secret_file::{SecretFile, SecretText};
 use super::super::section::{Problem, Section};
 use super::inherited::{GpuFields, Service, ServiceFields, ServiceSection, TopLevel};
 
@@ -82,10 +82,10 @@ pub struct MachineSpec {
     pub key_file: Option<PathBuf>,
     /// `password`, until it is in a file.
     #[serde(skip)]
-    pub password: Option<PrivateText>,
+    pub password: Option<SecretText>,
     /// `sshPassphrase`, until it is in a file.
     #[serde(skip)]
-    pub passphrase: Option<PrivateText>,
+    pub passphrase: Option<SecretText>,
     /// `passwordFile`: the file with the password, which only its owner can read.
     pub password_file: Option<PathBuf>,
     /// `sshPassphraseFile`: the file with the key's passphrase, which only its owner can read.
@@ -268,14 +268,14 @@ fn read_secret(
     section: &mut Section,
     name: &str,
     base: PathBase<'_>,
-) -> Result<Option<PrivateText>, Problem> {
+) -> Result<Option<SecretText>, Problem> {
     let Some(text) = section.unrecorded_string(name)? else { return Ok(None) };
     let file = format!("{name}File");
     if section.peek(&file).is_some() {
         return Err(section.given_besides(&file, name));
     }
     match base.exposed_file() {
-        None => Ok(Some(PrivateText::new(text))),
+        None => Ok(Some(SecretText::new(text))),
         Some(exposed) => {
             let problem = format!(
                 "other users can read this secret; run `chmod 600 {}`, or name a file of its own in `{file}`",

@@ -45,7 +45,7 @@ fn one_objective_forms_goals_only_with_constraints() {
     assert!(!spec.goals.has_several_objectives());
     let alone = json!({"objectives": [{"metric": "acc", "direction": "max"}], "targetMetric": 1});
     let spec = load_text(&document_with(&alone).to_string()).unwrap();
-    assert!(spec.goals.is_plain());
+    assert!(spec.goals.is_default());
     assert_eq!((spec.objective.as_deref(), spec.direction), (Some("acc"), Direction::Maximize));
 }
 

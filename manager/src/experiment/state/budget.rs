@@ -64,7 +64,7 @@ impl Failure<'_> {
 
 /// The limits that the user sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Policy {
+pub struct SearchPolicy {
     /// `targetMetric`: a result as good as this ends the search. `None`: no result does.
     pub target: Option<(Direction, f64)>,
     /// The failures that hold the search.
@@ -79,7 +79,7 @@ pub struct Policy {
 /// is assumed to have removed their cause.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
-    policy: Policy,
+    policy: SearchPolicy,
     /// The class of the last failures, and their number without another end between them.
     consecutive: Option<(Class, u32)>,
     /// Set if a trial of this search has reported a metric or succeeded, which proves that the command can work.
@@ -92,7 +92,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn with_policy(self, policy: Policy) -> Self {
+    pub(super) fn with_policy(self, policy: SearchPolicy) -> Self {
         Self { policy, ..self }
     }
 

@@ -69,7 +69,7 @@ pub struct Limits {
     pub trial_duration: Option<Duration>,
 }
 
-/// An event.
+/// An occurrence to which the experiment reacts.
 #[derive(Debug)]
 pub enum Event {
     /// The experiment begins, or begins again.
@@ -189,7 +189,7 @@ pub enum Effect {
         /// The end of the trial.
         end: RecordedEnd,
     },
-    /// Teaches the tuner the end of a trial.
+    /// Reports the end of a trial to the tuner.
     Observe {
         /// The trial.
         trial: TrialJobId,
@@ -200,7 +200,7 @@ pub enum Effect {
         /// The outcome.
         outcome: Outcome,
     },
-    /// Teaches the tuner the result of a trial that it has not proposed.
+    /// Reports the result of a trial that it has not proposed to the tuner.
     ObserveUserTrial {
         /// The trial.
         trial: TrialJobId,
@@ -228,8 +228,8 @@ pub enum UserChange {
         /// The greatest running time of the experiment.
         duration: Option<Duration>,
     },
-    /// The tuner has learned something. If it waited, the state machine requests a proposal again.
-    TunerTaught,
+    /// The tuner has received other results. If it waited, the state machine requests a proposal again.
+    TunerUpdated,
     /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
     /// again.
     ChangeSpace {
@@ -259,17 +259,17 @@ pub struct StoredTrial {
     pub sequence: u64,
     /// The tuner's number for the trial.
     pub parameter_id: Option<u64>,
-    /// The fate of the trial's job while no manager ran.
-    pub fate: ResumedTrial,
+    /// The state of the trial.
+    pub state: StoredTrialState,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
     /// The number of retries after temporary failures.
     pub retries: u32,
 }
 
-/// The fate of a remembered trial.
+/// The state of a stored trial when its experiment resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResumedTrial {
+pub enum StoredTrialState {
     /// The trial had ended.
     Ended,
     /// The job of the trial still exists.

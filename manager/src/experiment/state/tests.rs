@@ -207,17 +207,20 @@ fn a_stop_ends_the_trials_and_starts_none() {
 
 #[test]
 fn a_resumed_search_continues() {
-    let known = |number, fate| StoredTrial {
+    let known = |number, state| StoredTrial {
         retries: 0,
         trial: id(number),
         sequence: number,
         parameter_id: Some(number),
-        fate,
+        state,
         intent: None,
     };
-    let alive = ResumedTrial::Alive { running_for: Some(SECOND) };
-    let known =
-        vec![known(0, ResumedTrial::Ended), known(1, alive), known(2, ResumedTrial::Waiting)];
+    let alive = StoredTrialState::Alive { running_for: Some(SECOND) };
+    let known = vec![
+        known(0, StoredTrialState::Ended),
+        known(1, alive),
+        known(2, StoredTrialState::Waiting),
+    ];
     let mut state = State::resume(limits(2, 4), 10 * SECOND, known);
     let effects = state.step(Event::Begin, 10 * SECOND);
     let again = Effect::StartNextAttempt { trial: id(2) };
@@ -234,11 +237,11 @@ fn a_resume_keeps_the_number_of_retries() {
         trial: id(0),
         sequence: 0,
         parameter_id: Some(0),
-        fate: ResumedTrial::Alive { running_for: None },
+        state: StoredTrialState::Alive { running_for: None },
         intent: None,
     };
     for (retries, tried_again) in [(1, false), (2, true)] {
-        let policy = Policy { retries, ..Policy::default() };
+        let policy = SearchPolicy { retries, ..SearchPolicy::default() };
         let mut state =
             State::resume(limits(1, 1), SECOND, vec![known.clone()]).with_policy(policy);
         let job_end = JobEnd::default();
@@ -268,7 +271,8 @@ fn a_replaced_attempt_is_no_failure() {
         ("a verdict of success",            None,                  Some(&fine), Some(JobState::Succeeded)),
     ];
     for (case, intent, verdict, end) in table {
-        let policy = Policy { failures: FailureLimit::Consecutive(1), ..Policy::default() };
+        let policy =
+            SearchPolicy { failures: FailureLimit::Consecutive(1), ..SearchPolicy::default() };
         let mut state = State::new(limits(1, 9)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
         state.step(proposed_event(0), Duration::ZERO);
@@ -298,10 +302,10 @@ fn a_preempted_trial_is_tried_again_as_often_as_a_failed_one() {
             trial: id(0),
             sequence: 0,
             parameter_id: Some(0),
-            fate: ResumedTrial::Alive { running_for: None },
+            state: StoredTrialState::Alive { running_for: None },
             intent,
         };
-        let policy = Policy { retries, ..Policy::default() };
+        let policy = SearchPolicy { retries, ..SearchPolicy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known]).with_policy(policy);
         let taken =
             Verdict { class: Class::Transient, ..verdict(Cause::Preempted, TrialExit::Signal(15)) };
@@ -323,7 +327,7 @@ fn an_interrupted_trial_runs_again_after_its_job_is_gone() {
         trial: id(0),
         sequence: 0,
         parameter_id: Some(0),
-        fate: ResumedTrial::Alive { running_for: None },
+        state: StoredTrialState::Alive { running_for: None },
         intent: Some(StopReason::ManagerShutdown),
     };
     let mut state = State::resume(limits(1, 1), SECOND, vec![known]);
@@ -369,7 +373,7 @@ fn the_end_of_the_time_is_reported_even_if_no_trials_remain() {
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed_event(0), Duration::ZERO);
     state.step(proposed_event(1), Duration::ZERO);
-    assert_eq!(state.state(), ExperimentState::NoMoreTrial);
+    assert_eq!(state.experiment_state(), ExperimentState::NoMoreTrial);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     let message = "maxExperimentDuration has passed: no more trials are started, and the 2 running trials continue";
@@ -480,7 +484,7 @@ proptest! {
                     | Effect::RecordReplacement { .. } => {}
                 }
             }
-            let over = matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped);
+            let over = matches!(state.experiment_state(), ExperimentState::Done | ExperimentState::Stopped);
             if over {
                 break;
             }
@@ -521,7 +525,7 @@ proptest! {
         }
         prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
         prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
-        if matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped) {
+        if matches!(state.experiment_state(), ExperimentState::Done | ExperimentState::Stopped) {
             prop_assert_eq!(state.live_count(), 0, "the experiment has ended, and a trial is alive");
         }
     }

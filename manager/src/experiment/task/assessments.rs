@@ -27,7 +27,7 @@ pub(super) fn assess_step(
         rules.mark_stale();
     }
     match advisers.assess_step(trial, metric.sequence, &metric.value, job.steps()) {
-        Assessment::Bad { reason } => give_up(trials, trial, &reason),
+        Assessment::Bad { reason } => stop_early(trials, trial, &reason),
         Assessment::Good => None,
     }
 }
@@ -38,25 +38,25 @@ pub(super) fn assess_stored_steps(
     trials: &mut LiveTrials,
     advisers: &mut Advisers,
 ) -> Vec<state::Event> {
-    let runs = |job: &LiveTrial| job.is_submitted() && !job.has_ended() && !job.is_given_up();
+    let runs = |job: &LiveTrial| job.is_submitted() && !job.has_ended() && !job.is_stopped_early();
     let mut stops = Vec::new();
     for trial in trials.find(runs) {
         if let Some(job) = trials.get(&trial).filter(|job| !job.steps().history().is_empty())
             && let Assessment::Bad { reason } = advisers.assess(&trial, job.steps())
         {
-            stops.extend(give_up(trials, &trial, &reason));
+            stops.extend(stop_early(trials, &trial, &reason));
         }
     }
     stops
 }
 
-/// Gives up a trial for the assessor's `reason`, and returns its stop.
-pub(super) fn give_up(
+/// Stops a trial early for the assessor's `reason`, and returns its stop.
+pub(super) fn stop_early(
     trials: &mut LiveTrials,
     trial: &TrialJobId,
     reason: &str,
 ) -> Option<state::Event> {
-    if !trials.give_up(trial, reason) {
+    if !trials.stop_early(trial, reason) {
         return None;
     }
     info!(%trial, "the assessor stops the trial: {reason}");

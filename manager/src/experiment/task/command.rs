@@ -22,7 +22,7 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{SampleReceiver, read_samples};
 use crate::search::tuner::{self, Outcome, Sample, TRIAL_BUDGET};
 use crate::store::{ImportedRow, TrialRow};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// Checks and records the commands to an experiment.
 pub(super) struct CommandHandler<'a> {
@@ -45,7 +45,7 @@ impl CommandHandler<'_> {
         if database.write_error().is_some()
             && let Err(error) = database.probe().await
         {
-            return Err(CommandError::WaitsForDisk(chain(&error)));
+            return Err(CommandError::WaitsForDisk(error_chain(&error)));
         }
         match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
@@ -110,7 +110,7 @@ impl CommandHandler<'_> {
         if self.state.is_full() {
             return Err(CommandError::TrialLimitReached { limit: self.state.next_sequence() });
         }
-        if self.state.state() == ExperimentState::NoMoreTrial {
+        if self.state.experiment_state() == ExperimentState::NoMoreTrial {
             return Err(CommandError::LastTrials);
         }
         if !self.launcher.reserve_trial_id(&trial) {
@@ -129,7 +129,7 @@ impl CommandHandler<'_> {
     }
 
     fn require_active(&self) -> Result<(), CommandError> {
-        match self.state.state() {
+        match self.state.experiment_state() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial
             | ExperimentState::TunerNoMoreTrial => Ok(()),
@@ -141,7 +141,7 @@ impl CommandHandler<'_> {
 
     /// Checks that the search may still change: it is active, or it is done and may continue.
     fn require_open(&self) -> Result<(), CommandError> {
-        let waits = self.stays_open && self.state.state() == ExperimentState::Done;
+        let waits = self.stays_open && self.state.experiment_state() == ExperimentState::Done;
         if waits { Ok(()) } else { self.require_active() }
     }
 
@@ -198,7 +198,7 @@ impl CommandHandler<'_> {
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
-        Ok(CheckedCommand::UserChange(UserChange::TunerTaught))
+        Ok(CheckedCommand::UserChange(UserChange::TunerUpdated))
     }
 
     /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a

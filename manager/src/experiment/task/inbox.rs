@@ -19,7 +19,7 @@ use super::transient_errors::TransientError;
 use crate::experiment::command::CommandError;
 use crate::experiment::{ExperimentHandle, TaskEvent};
 use crate::store::{self, Store};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The pause before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ impl Inbox {
                     return result;
                 }
             };
-            let why = chain(&error);
+            let why = error_chain(&error);
             if !waits {
                 warn!("{why}: no trial is started or ended until the problem is solved");
             }
@@ -145,7 +145,7 @@ impl Inbox {
     /// full disk may accept a small write and no more.
     pub(super) async fn wait_until_writable(&mut self, store: &Store) -> Result<(), store::Error> {
         let write_error = store.database().write_error();
-        let why = write_error.as_ref().map(|error| chain(error));
+        let why = write_error.as_ref().map(|error| error_chain(error));
         self.pause_keeping_events(
             why.as_deref().unwrap_or("the store refused the remaining reports of an agent"),
         )

@@ -15,7 +15,7 @@ use crate::experiment::state;
 use crate::search::search_space::Parameters;
 use crate::token::Secret;
 use crate::training_service::{JobEnd, Token, TrainingService, TrialJobSpec, parameter_record};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::ids;
 
 /// Creates and submits the jobs of an experiment.
@@ -84,7 +84,7 @@ impl JobLauncher {
         };
         // Such an error is only returned if the experiment must stop: otherwise, the launcher tries again.
         let stop = error.is_transient().then_some(state::Event::ExperimentStopRequested);
-        let message = chain(&error);
+        let message = error_chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");
         let job_end = JobEnd { message: Some(message), ..JobEnd::default() };
         let trial = trial.clone();

@@ -23,7 +23,7 @@ pub(super) struct LiveTrial {
     /// The intermediate results of the attempt, for the assessor.
     steps: Steps,
     /// The reason why the assessor stopped the trial, if it did.
-    given_up: Option<String>,
+    early_stop_reason: Option<String>,
     /// The time since which the trial has run, as far as this manager knows.
     running_since: Option<Instant>,
     /// The start time of the attempt, as its agent reported it.
@@ -63,7 +63,7 @@ impl LiveTrial {
             attempt,
             submitted,
             steps,
-            given_up: None,
+            early_stop_reason: None,
             running_since: None,
             started_at_ms: None,
             renew_at: None,
@@ -125,8 +125,8 @@ impl LiveTrial {
     }
 
     /// Returns whether the assessor has stopped the trial.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.given_up.is_some()
+    pub(super) fn is_stopped_early(&self) -> bool {
+        self.early_stop_reason.is_some()
     }
 
     /// Returns whether a queue evicted the attempt, so that reports of its pod no longer count.
@@ -174,23 +174,23 @@ impl LiveTrial {
         self.renew_at = at;
     }
 
-    /// Adds an intermediate result. Returns `true` if it is the next step of a trial that was not given up.
+    /// Adds an intermediate result. Returns `true` if it is the next step of a trial that was not stopped early.
     pub(super) fn add_step(&mut self, metric: &Metric) -> bool {
-        self.steps.insert(metric) && self.given_up.is_none()
+        self.steps.insert(metric) && self.early_stop_reason.is_none()
     }
 
-    /// Gives up the trial for the assessor's `reason`. Returns `false` if it was given up before.
-    pub(super) fn give_up(&mut self, reason: &str) -> bool {
-        if self.given_up.is_some() {
+    /// Stops the trial early for the assessor's `reason`. Returns `false` if it was stopped before.
+    pub(super) fn stop_early(&mut self, reason: &str) -> bool {
+        if self.early_stop_reason.is_some() {
             return false;
         }
-        self.given_up = Some(reason.to_owned());
+        self.early_stop_reason = Some(reason.to_owned());
         true
     }
 
     /// Returns the reason why the assessor stopped the trial, and forgets it.
     pub(super) fn take_reason(&mut self) -> Option<String> {
-        self.given_up.take()
+        self.early_stop_reason.take()
     }
 
     /// Ends the running time of the attempt, and returns it. `None`: the attempt did not run.
@@ -244,7 +244,7 @@ impl LiveTrial {
         }
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
-        self.given_up = None;
+        self.early_stop_reason = None;
         (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
         self.reset();
     }
@@ -252,7 +252,7 @@ impl LiveTrial {
     /// Makes a running attempt wait: another pod will run it from its beginning.
     pub(super) fn requeue(&mut self, steps: Steps) {
         self.steps = steps;
-        self.given_up = None;
+        self.early_stop_reason = None;
         (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
         (self.ended, self.requeued) = (false, true);
         self.pods.restart();
@@ -263,7 +263,7 @@ impl LiveTrial {
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
-        (self.submitted, self.given_up) = (false, None);
+        (self.submitted, self.early_stop_reason) = (false, None);
         self.reset();
     }
 

@@ -178,15 +178,16 @@ impl LiveTrials {
         }
     }
 
-    /// Adds an intermediate result to its trial. Returns the trial if this is its next step and it was not given up.
+    /// Adds an intermediate result to its trial. Returns the trial if this is its next step and it was not stopped
+    /// early.
     pub(super) fn add_step(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<&LiveTrial> {
         let job = self.trials.get_mut(trial)?;
         job.add_step(metric).then_some(job)
     }
 
-    /// Gives up a trial for the assessor's `reason`. Returns `false` if it was given up before, or is not live.
-    pub(super) fn give_up(&mut self, trial: &TrialJobId, reason: &str) -> bool {
-        self.trials.get_mut(trial).is_some_and(|job| job.give_up(reason))
+    /// Stops a trial early for the assessor's `reason`. Returns `false` if it was stopped before, or is not live.
+    pub(super) fn stop_early(&mut self, trial: &TrialJobId, reason: &str) -> bool {
+        self.trials.get_mut(trial).is_some_and(|job| job.stop_early(reason))
     }
 
     fn new_steps(&self) -> Steps {

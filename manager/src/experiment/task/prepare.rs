@@ -1,5 +1,5 @@
-//! The preparation of an experiment's task. It restores the state from the store, teaches the tuner and the assessor
-//! again, and adopts jobs that outlived an earlier manager. It starts nothing yet.
+//! The preparation of an experiment's task. It restores the state from the store, reports the results to the
+//! tuner and the assessor again, and adopts jobs that outlived an earlier manager. It starts nothing yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use trial_protocol::{AttemptId, Lane, MetricValue, Report, ReportBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
-use super::early_ends::EarlyEnds;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_trials::LiveTrials;
@@ -19,13 +18,14 @@ use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
 use super::transient_errors::WriteWatch;
 use super::trial_ends::TrialEnds;
+use super::verdict_ends::VerdictEnds;
 use super::{Dependencies, ExperimentTask, LiveTrial, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::ending;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
-    self, ExperimentState, FailureLimit, Limits, Policy, ResumedTrial, State, StoredTrial,
+    self, ExperimentState, FailureLimit, Limits, SearchPolicy, State, StoredTrial, StoredTrialState,
 };
 use crate::job_state::JobState;
 use crate::notifications::event::NotificationSubject;
@@ -47,12 +47,12 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
     let rows = deps.store.trials().all().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
     deps.advisers.import(stored_samples(deps.store.experiment().imported_rows().await?));
-    let mut loaded = ResumedTrials::new(deps.lease);
+    let mut loaded = RestoredTrials::new(deps.lease);
     for row in rows {
         loaded.add(&mut deps, row).await?;
     }
     deps.service.end_unadopted();
-    let ResumedTrials { trials, known, starts, gone, results, has_reported, leases, shortest } =
+    let RestoredTrials { trials, known, starts, gone, results, has_reported, leases, shortest } =
         loaded;
     let mut state =
         State::resume(limits(&deps.spec), before, known).with_policy(policy(&deps.spec));
@@ -64,7 +64,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
     let points = find_best(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
-    let early_ends = EarlyEnds::new(Arc::clone(&deps.service), deps.handle.clone());
+    let verdict_ends = VerdictEnds::new(Arc::clone(&deps.service), deps.handle.clone());
     let mut task = ExperimentTask {
         recorder: Recorder::new(deps.store, deps.clock, deps.inbox),
         launcher: JobLauncher::new(
@@ -90,7 +90,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         spec: deps.spec,
         state,
         ends: TrialEnds::new(points),
-        early_ends,
+        verdict_ends,
         time: RunningTime::start(before),
         stays_open: deps.stays_open,
     };
@@ -129,7 +129,7 @@ async fn handle_missed_events(
     task.handle_ends(gone).await?;
     for trial in task.trials.find(LiveTrial::is_submitted) {
         let (trials, recorder, state) = (&mut task.trials, &mut task.recorder, &task.state);
-        task.early_ends.restore(trials, recorder, state, &trial).await?;
+        task.verdict_ends.restore(trials, recorder, state, &trial).await?;
     }
     repeat_directives(task).await;
     Ok(())
@@ -158,8 +158,8 @@ fn limits(spec: &ExperimentSpec) -> Limits {
     }
 }
 
-fn policy(spec: &ExperimentSpec) -> Policy {
-    Policy {
+fn policy(spec: &ExperimentSpec) -> SearchPolicy {
+    SearchPolicy {
         target: spec.target_metric.map(|target| (spec.direction, target)),
         failures: FailureLimit::from_setting(spec.max_consecutive_failures),
         retries: spec.max_trial_retries,
@@ -188,7 +188,7 @@ async fn repeat_directives(task: &mut ExperimentTask) {
 type SuccessfulTrial = (TrialJobId, u64, Value, Option<MetricValue>);
 
 /// The trials of an earlier manager, as the task takes them over.
-struct ResumedTrials {
+struct RestoredTrials {
     trials: HashMap<TrialJobId, LiveTrial>,
     known: Vec<StoredTrial>,
     /// The stored starts that the earlier manager did not handle before it died.
@@ -202,7 +202,7 @@ struct ResumedTrials {
     shortest: Option<Duration>,
 }
 
-impl ResumedTrials {
+impl RestoredTrials {
     fn new(lease: Duration) -> Self {
         Self {
             trials: HashMap::new(),
@@ -216,10 +216,11 @@ impl ResumedTrials {
         }
     }
 
-    /// Takes over a trial: determines the trial's fate, and teaches the tuner and the assessor its results.
+    /// Takes over a trial: determines the trial's state, and reports its results to the tuner and the
+    /// assessor.
     async fn add(&mut self, deps: &mut Dependencies, row: TrialRow) -> Result<(), store::Error> {
-        let fate = determine_fate(deps, &row, &mut self.gone).await?;
-        let result = replay_result(deps, &row, fate).await?;
+        let state = determine_state(deps, &row, &mut self.gone).await?;
+        let result = replay_result(deps, &row, state).await?;
         let succeeded = row.state == JobState::Succeeded;
         self.has_reported = self.has_reported
             || succeeded
@@ -228,15 +229,15 @@ impl ResumedTrials {
             self.add_success(&row, result);
         }
         let mut ended = false;
-        if matches!(fate, ResumedTrial::Alive { running_for: Some(_) }) {
+        if matches!(state, StoredTrialState::Alive { running_for: Some(_) }) {
             ended = deps.store.reports().attempt_state(&row.id, &row.attempt).await?.ended;
             self.leases.begin(&row.id, row.state == JobState::Lost && !ended);
         }
-        if matches!(fate, ResumedTrial::Alive { .. }) {
+        if matches!(state, StoredTrialState::Alive { .. }) {
             self.starts.extend(unhandled_start(&deps.store, &row).await?);
         }
-        if fate != ResumedTrial::Ended {
-            let submitted = fate != ResumedTrial::Waiting || row.state != JobState::Waiting;
+        if state != StoredTrialState::Ended {
+            let submitted = state != StoredTrialState::Waiting || row.state != JobState::Waiting;
             let (sequence, parameters) = (row.sequence, row.parameters.clone());
             let steps = stored_steps(deps, &row).await?;
             let mut job =
@@ -244,14 +245,14 @@ impl ResumedTrials {
             if ended {
                 job.record_end();
             }
-            if let ResumedTrial::Alive { running_for: Some(ran) } = fate {
+            if let StoredTrialState::Alive { running_for: Some(ran) } = state {
                 let now = Instant::now();
                 job.mark_running(now.checked_sub(ran).unwrap_or(now));
             }
             self.trials.insert(row.id.clone(), job);
         }
         let TrialRow { id: trial, sequence, parameter_id, intent, retries, .. } = row;
-        self.known.push(StoredTrial { trial, sequence, parameter_id, fate, intent, retries });
+        self.known.push(StoredTrial { trial, sequence, parameter_id, state, intent, retries });
         Ok(())
     }
 
@@ -264,14 +265,18 @@ impl ResumedTrials {
     }
 }
 
-/// Determines the fate of a trial while no manager ran.
-async fn determine_fate(
+/// Determines the state of a trial after the time without a manager.
+async fn determine_state(
     deps: &mut Dependencies,
     row: &TrialRow,
     gone: &mut Vec<JobEndEvent>,
-) -> Result<ResumedTrial, store::Error> {
+) -> Result<StoredTrialState, store::Error> {
     if row.state.is_final() {
-        return Ok(if is_interrupted(row) { ResumedTrial::Waiting } else { ResumedTrial::Ended });
+        return Ok(if is_interrupted(row) {
+            StoredTrialState::Waiting
+        } else {
+            StoredTrialState::Ended
+        });
     }
     let (watch, service) = (WriteWatch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted_attempt(&row.attempt);
@@ -291,23 +296,23 @@ async fn determine_fate(
             let started = row.started_at_ms.filter(|_| runs);
             let now = deps.clock.now_ms();
             let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
-            ResumedTrial::Alive { running_for: started.map(ran) }
+            StoredTrialState::Alive { running_for: started.map(ran) }
         }
         // A verdict on disk counts like one in the store: the trial has ended, and must not run again.
         AdoptionResult::Gone(event)
-            if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
+            if known.ended || service.verdict_on_disk(&row.id, &row.attempt).await.is_some() =>
         {
             gone.push(event);
-            ResumedTrial::Alive { running_for: None }
+            StoredTrialState::Alive { running_for: None }
         }
         // The job was deleted after its trial had ended. A trial that was only stopped runs again.
         AdoptionResult::Unknown if known.ended && has_final_verdict(&deps.store, row).await? => {
             gone.push(JobEndEvent::unexplained(row.id.clone(), submitted));
-            ResumedTrial::Alive { running_for: None }
+            StoredTrialState::Alive { running_for: None }
         }
         // There is no evidence that the trial itself failed: the machine may have gone down, or a user may have removed
         // the job.
-        AdoptionResult::Gone(_) | AdoptionResult::Unknown => ResumedTrial::Waiting,
+        AdoptionResult::Gone(_) | AdoptionResult::Unknown => StoredTrialState::Waiting,
     })
 }
 
@@ -360,12 +365,12 @@ async fn recover_records(
 async fn replay_result(
     deps: &mut Dependencies,
     row: &TrialRow,
-    fate: ResumedTrial,
+    state: StoredTrialState,
 ) -> Result<Option<MetricValue>, store::Error> {
     let none = Parameters::new();
     let parameters = row.parameters.as_object().unwrap_or(&none);
     deps.advisers.adopt(&row.id, row.parameter_id, parameters);
-    if fate == ResumedTrial::Ended {
+    if state == StoredTrialState::Ended {
         let steps = stored_steps(deps, row).await?;
         let outcome = stored_outcome(&deps.store, &deps.spec, row).await?;
         let outcome_value = match &outcome {
@@ -398,7 +403,7 @@ pub(super) async fn stored_outcome(
 ) -> Result<Outcome, store::Error> {
     let result = trial_result(store, spec, &row.id, &row.attempt).await?;
     let counts = state::is_result_for_tuner(row.state, row.intent);
-    let number = result.last.filter(|value| counts && value.number().is_some());
+    let number = result.final_value.filter(|value| counts && value.number().is_some());
     Ok(number.map_or(Outcome::Failed, Outcome::Result))
 }
 

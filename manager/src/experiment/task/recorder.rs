@@ -18,7 +18,7 @@ use crate::store::{
 };
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::ids;
 
 /// The store of an experiment, and the inbox that keeps events during a wait for it.
@@ -249,7 +249,7 @@ impl Recorder {
     pub(super) async fn record_running_time(&self, elapsed: Duration) {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         if let Err(error) = self.store.experiment().set_elapsed(elapsed_ms).await {
-            debug!(error = chain(&error), "cannot record the running time");
+            debug!(error = error_chain(&error), "cannot record the running time");
         }
     }
 

@@ -7,7 +7,6 @@ use tracing::info;
 use trial_protocol::{AttemptId, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
-use super::early_ends::EarlyEnds;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_trial::LiveTrial;
@@ -16,6 +15,7 @@ use super::new_trials;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
 use super::trial_ends::{EndedTrial, TrialEnds};
+use super::verdict_ends::VerdictEnds;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::ending::RecordedEnd;
 use crate::experiment::notice::Notice;
@@ -37,7 +37,7 @@ pub(super) struct TrialEffects<'a> {
     pub(super) advisers: &'a mut Advisers,
     pub(super) trials: &'a mut LiveTrials,
     pub(super) ends: &'a mut TrialEnds,
-    pub(super) early_ends: &'a mut EarlyEnds,
+    pub(super) verdict_ends: &'a mut VerdictEnds,
 }
 
 impl TrialEffects<'_> {
@@ -173,7 +173,7 @@ impl TrialEffects<'_> {
         let Some(earlier) = self.trials.replace_attempt(trial, attempt.clone()) else {
             return Ok(());
         };
-        self.early_ends.forget_main_end(self.trials, trial);
+        self.verdict_ends.forget_main_end(self.trials, trial);
         if !ids::is_pod_of(&attempt, &earlier) {
             info!(%trial, "the cluster has started its pod again");
         }
@@ -191,7 +191,7 @@ impl TrialEffects<'_> {
         Ok(())
     }
 
-    /// Makes a running trial wait that its queue has taken back: another pod will run it from its beginning. Returns
+    /// Puts a running trial that its queue evicted back to waiting: another pod will run it from its beginning. Returns
     /// the trial's position, unless the trial does not run.
     pub(super) async fn requeue(&mut self, news: JobWait) -> Result<Option<u64>, store::Error> {
         if !self.trials.is_current_submission(&news.trial, &news.attempt)
@@ -210,7 +210,7 @@ impl TrialEffects<'_> {
         Ok(self.trials.requeue(&trial))
     }
 
-    /// Records that a trial that its queue has taken back waits. `sequence` is its position.
+    /// Records that an evicted trial waits. `sequence` is its position.
     pub(super) async fn record_requeue(
         &mut self,
         trial: TrialJobId,
@@ -232,7 +232,7 @@ impl TrialEffects<'_> {
             self.leases.end(&trial);
             self.trials.remove_ended(&trial);
             let Some(job) = self.trials.get_mut(&trial) else { continue };
-            if end.state == JobState::EarlyStopped && job.is_given_up() {
+            if end.state == JobState::EarlyStopped && job.is_stopped_early() {
                 end.message = job.take_reason();
             }
             self.advisers.observe_for_assessor(&trial, end.state, job.steps());

@@ -60,7 +60,7 @@ pub(super) struct EndedTrial {
 }
 
 impl TrialEnds {
-    /// Returns no ends. `points` are the results of the trials that succeeded before.
+    /// Creates an empty list. `points` are the results of the trials that succeeded before.
     pub(super) fn new(points: PointResults) -> Self {
         Self { pending: HashMap::new(), points }
     }
@@ -85,18 +85,18 @@ impl TrialEnds {
             }
             None => verdict,
         };
-        // A trial that was stopped had no chance to report a final result.
-        let cut = intent == Some(StopReason::EarlyStop)
+        // Such a trial had no chance to report a final result.
+        let was_cut_short = intent == Some(StopReason::EarlyStop)
             || ending::has_succeeded_without_pod(intent, verdict.as_ref(), &job_end);
-        let found = match derived_metric(&found, step_name).filter(|_| cut) {
+        let found = match derived_metric(&found, step_name).filter(|_| was_cut_short) {
             Some(metric) => {
                 recorder.record_derived_metric(&trial, &attempt, &metric).await?;
-                let derived = TrialResult { last: Some(metric.value), ..found };
+                let derived = TrialResult { final_value: Some(metric.value), ..found };
                 result::apply_goals(derived, metrics, &attempt, objective, goals)
             }
             None => found,
         };
-        let result = found.last.clone();
+        let result = found.final_value.clone();
         let stored = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
         self.pending.insert(trial.clone(), stored);
         let verdict = verdict.map(Box::new);
@@ -130,10 +130,10 @@ impl TrialEnds {
         let EndedTrial { trial, sequence, parameters, end } = ended;
         // A trial that could not be submitted has no reports.
         let StoredEnd { result, verdict, .. } = self.pending.remove(&trial).unwrap_or_default();
-        let number = result.last.as_ref().and_then(MetricValue::number);
+        let number = result.final_value.as_ref().and_then(MetricValue::number);
         let number = number.filter(|_| end.state == JobState::Succeeded);
-        let competes = number.and_then(|number| self.points.add_result(&parameters, number));
-        if let Some(mean) = competes {
+        let point_mean = number.and_then(|number| self.points.add_result(&parameters, number));
+        if let Some(mean) = point_mean {
             announcer.update_best(&trial, sequence, &parameters, mean);
         }
         let evidence = verdict.filter(|_| end.state == JobState::Failed);
@@ -141,9 +141,9 @@ impl TrialEnds {
             let errors = evidence.stderr_tail.trim();
             if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail }
         });
-        let ended = Notice::Ended { trial, sequence, end, result, last_lines, competes };
+        let ended = Notice::Ended { trial, sequence, end, result, last_lines, point_mean };
         announcer.notify(ended);
-        competes.map(|mean| state::Event::PointCompleted { mean })
+        point_mean.map(|mean| state::Event::PointCompleted { mean })
     }
 
     /// Forgets the reports of trials that are retried, or that had already ended.
@@ -155,7 +155,7 @@ impl TrialEnds {
 /// Returns the final result that the last intermediate one becomes for a trial without a final result. `step_name` is
 /// the metric whose intermediate results count.
 fn derived_metric(found: &TrialResult, step_name: Option<String>) -> Option<Metric> {
-    let value = found.intermediate.last().filter(|_| found.last.is_none())?.clone();
+    let value = found.intermediate.last().filter(|_| found.final_value.is_none())?.clone();
     let name = found.name.clone().or(step_name).unwrap_or_else(|| OBJECTIVE.to_owned());
     Some(Metric { name, kind: MetricKind::Final, sequence: 0, value, derived: true })
 }

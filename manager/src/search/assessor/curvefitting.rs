@@ -12,7 +12,7 @@
 
 mod curves;
 
-use self::curves::{CURVE_FAMILIES, Curve};
+use self::curves::{CURVE_FAMILIES, FittedCurve};
 use super::{Assessment, Assessor, Error};
 use crate::search::class_args::Arguments;
 
@@ -109,12 +109,12 @@ fn forecast_result(history: &[f64], target: u32) -> Option<Forecast> {
 }
 
 /// Returns the fitted curves that are plausible for the history and at the target step.
-fn agreeing_curves(history: &[f64], target: u32) -> Vec<Curve> {
+fn agreeing_curves(history: &[f64], target: u32) -> Vec<FittedCurve> {
     let steps = || (1..).zip(history).map(|(step, result): (u32, &f64)| (f64::from(step), *result));
     // As in NNI, a curve is dropped if its squared errors exceed those of predicting twice the mean.
     let limit = mean(history) * history.iter().sum::<f64>();
-    let mut fitted: Vec<Curve> =
-        CURVE_FAMILIES.iter().map(|family| Curve::fit_to(family, history)).collect();
+    let mut fitted: Vec<FittedCurve> =
+        CURVE_FAMILIES.iter().map(|family| FittedCurve::fit_to(family, history)).collect();
     fitted
         .retain(|curve| steps().map(|(x, y)| (curve.value_at(x) - y).powi(2)).sum::<f64>() < limit);
     let last = steps().last().map_or(1.0, |(step, _)| step);

@@ -3,7 +3,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::{Dimension, Domain, Error, Parent, Real, Shape};
-use crate::util::nearest::{advice, folded, nearest};
+use crate::util::nearest::{nearest, normalize_name, suggest_names};
 
 const TYPE_NAMES: [&str; 11] = [
     "choice",
@@ -19,7 +19,7 @@ const TYPE_NAMES: [&str; 11] = [
     "qlognormal",
 ];
 
-/// Words of other tools and of programming languages for a type, folded, and the type with its meaning.
+/// Words of other tools and of programming languages for a type, normalized, and the type with its meaning.
 const TYPE_SYNONYMS: [(&str, &str); 11] = [
     ("float", "`uniform`"),
     ("double", "`uniform`"),
@@ -181,10 +181,10 @@ fn parse_domain<'a>(entry: &'a Value, path: &str) -> Result<ParsedDomain<'a>, Er
             Ok((Domain::Real(parse_real(other, values, &path)?), Vec::new()))
         }
         other => {
-            let meant = TYPE_SYNONYMS.iter().find(|(word, _)| *word == folded(other));
+            let meant = TYPE_SYNONYMS.iter().find(|(word, _)| *word == normalize_name(other));
             let advice = match meant {
                 Some((_, name)) => format!("here it is {name}"),
-                None => advice(other, TYPE_NAMES),
+                None => suggest_names(other, TYPE_NAMES),
             };
             fault(&type_path, format!("`{other}` is not a type; {advice}"))
         }

@@ -54,7 +54,7 @@ fn read_sample(
         let dot = if inner.is_empty() { "" } else { "." };
         Error { path: format!("{}{dot}{inner}", path_of(name)), problem }
     })?;
-    let goals = receiver.native.map(|spec| &spec.goals).filter(|goals| !goals.is_plain());
+    let goals = receiver.native.map(|spec| &spec.goals).filter(|goals| !goals.is_default());
     match usable_result(result, goals) {
         Some(value) => Ok(Some(Sample { parameters: parameters.clone(), value })),
         None => {

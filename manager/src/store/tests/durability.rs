@@ -5,10 +5,10 @@ use std::sync::{Arc, mpsc};
 use tokio::task::JoinHandle;
 use trial_protocol::{Lane, TrialJobId};
 
-use super::{TestStore, arrival, attempt, batch, metric_body, new_trial, report, trial};
+use super::{TestStore, attempt, batch, metric_body, new_trial, received_batch, report, trial};
 use crate::store::database::QUEUE_CAPACITY;
 use crate::store::simulated_disk::{leave_room, limit_log};
-use crate::store::{self, Arrival, Error, FailureKind, Store};
+use crate::store::{self, Error, FailureKind, ReceivedBatch, Store};
 
 const WRITE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(1);
 
@@ -49,7 +49,10 @@ async fn writes_that_wait_share_one_commit() {
             tokio::spawn(async move {
                 store
                     .reports()
-                    .ingest(arrival(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]), 1)
+                    .ingest(
+                        received_batch(&name, Lane::Facts, vec![report(0, metric_body(0, 0.5))]),
+                        1,
+                    )
                     .await
             })
         })
@@ -73,13 +76,13 @@ async fn a_full_queue_refuses_batches() {
         .map(|_| {
             let store = bed.store.clone();
             tokio::spawn(async move {
-                store.reports().ingest(arrival("a", Lane::Facts, vec![]), 1).await
+                store.reports().ingest(received_batch("a", Lane::Facts, vec![]), 1).await
             })
         })
         .collect();
     wait_for_queue(&bed, QUEUE_CAPACITY).await;
     let refused =
-        bed.store.reports().ingest(arrival("a", Lane::Facts, vec![]), 1).await.unwrap_err();
+        bed.store.reports().ingest(received_batch("a", Lane::Facts, vec![]), 1).await.unwrap_err();
     assert!(matches!(refused, Error::Overloaded), "{refused}");
     drop(release);
     held.await.unwrap().unwrap();
@@ -88,10 +91,10 @@ async fn a_full_queue_refuses_batches() {
     }
 }
 
-fn large_batch(attempt: &str) -> Arc<Arrival> {
+fn large_batch(attempt: &str) -> Arc<ReceivedBatch> {
     let body =
         trial_protocol::ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
-    arrival(attempt, Lane::Facts, vec![report(0, metric_body(0, 0.5)), report(1, body)])
+    received_batch(attempt, Lane::Facts, vec![report(0, metric_body(0, 0.5)), report(1, body)])
 }
 
 #[tokio::test]
@@ -161,19 +164,19 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = TestStore::with_trial().await;
     leave_room(bed.store.database(), 2).await;
     let (release, held) = block_writer(&bed).await;
-    let ingest = |arrival| {
+    let ingest = |received_batch| {
         let store = bed.store.clone();
-        tokio::spawn(async move { store.reports().ingest(arrival, 1).await })
+        tokio::spawn(async move { store.reports().ingest(received_batch, 1).await })
     };
     let unknown = trial_protocol::ReportBatch {
         trial: TrialJobId::new("unknown").unwrap(),
         ..batch("a", Lane::Facts, vec![])
     };
     let jobs = [
-        ingest(arrival("a", Lane::Facts, vec![report(0, metric_body(0, 0.5))])),
+        ingest(received_batch("a", Lane::Facts, vec![report(0, metric_body(0, 0.5))])),
         ingest(large_batch("b")),
         ingest(Arc::new(unknown.into())),
-        ingest(arrival("c", Lane::Facts, vec![report(0, metric_body(0, 0.6))])),
+        ingest(received_batch("c", Lane::Facts, vec![report(0, metric_body(0, 0.6))])),
     ];
     wait_for_queue(&bed, jobs.len()).await;
     drop(release);

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use trial_protocol::{Lane, Report, ReportBody, Stream};
 
 use super::{
-    TestStore, arrival, attempt, ended_body, log_chunk, metric_body, report, sample_body, trial,
+    TestStore, attempt, ended_body, log_chunk, metric_body, received_batch, report, sample_body,
+    trial,
 };
 
 /// A lane of an attempt, with all its reports.
@@ -55,8 +56,12 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
         let (name, reports) = &sources[source];
         let from = from.min(reports.len());
         let part = &reports[from..from.saturating_add(count).min(reports.len())];
-        let ingested =
-            bed.store.reports().ingest(arrival(name.0, name.1, part.to_vec()), 1).await.unwrap();
+        let ingested = bed
+            .store
+            .reports()
+            .ingest(received_batch(name.0, name.1, part.to_vec()), 1)
+            .await
+            .unwrap();
 
         let model = stored.entry(*name).or_default();
         let new =

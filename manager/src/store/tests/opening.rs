@@ -68,16 +68,17 @@ async fn a_database_on_a_read_only_disk_is_read_if_it_is_complete() {
     bed.store.database().probe().await.unwrap();
     fs::copy(bed.path(), &path).unwrap();
     // SQLite follows no link, so this link prevents the shared memory, as a read-only disk does, also for root.
-    std::os::unix::fs::symlink("nowhere", schema::suffixed(&path, "-shm")).unwrap();
+    std::os::unix::fs::symlink("nowhere", schema::path_with_suffix(&path, "-shm")).unwrap();
     let reader = Store::open_to_read(&path).unwrap();
     assert_eq!(reader.trials().all().await.unwrap().len(), 1);
 
     let refusal = || Store::open_to_read(&path).unwrap_err();
-    fs::write(schema::suffixed(&path, "-wal"), "commits that only the log contains").unwrap();
+    fs::write(schema::path_with_suffix(&path, "-wal"), "commits that only the log contains")
+        .unwrap();
     assert!(matches!(refusal(), Error::Open { .. }));
-    fs::write(schema::suffixed(&path, "-wal"), "").unwrap();
+    fs::write(schema::path_with_suffix(&path, "-wal"), "").unwrap();
     Store::open_to_read(&path).unwrap();
-    let lock = fs::File::create(schema::suffixed(&path, ".lock")).unwrap();
+    let lock = fs::File::create(schema::path_with_suffix(&path, ".lock")).unwrap();
     lock.lock().unwrap();
     assert!(matches!(refusal(), Error::Open { .. }), "a manager writes");
 }

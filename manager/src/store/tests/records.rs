@@ -6,7 +6,7 @@ use trial_protocol::{
 };
 
 use super::{
-    TestStore, arrival, attempt, ended_body, log_chunk, metric_body, new_trial, report,
+    TestStore, attempt, ended_body, log_chunk, metric_body, new_trial, received_batch, report,
     sample_body, trial, verdict,
 };
 use crate::job_state::JobState;
@@ -143,7 +143,7 @@ async fn errors_name_the_missing_row() {
         bed.store.reports().metrics(&t).await.unwrap_err(),
         bed.store.reports().final_records(vec![(t.clone(), attempt("a"))]).await.unwrap_err(),
         bed.store.reports().attempt_state(&t, &attempt("a")).await.unwrap_err(),
-        bed.store.reports().ingest(arrival("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
+        bed.store.reports().ingest(received_batch("a", Lane::Facts, vec![]), 0).await.unwrap_err(),
     ];
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
@@ -161,14 +161,14 @@ async fn reports_are_read_back_by_attempt_and_seq() {
     // The second attempt reports before the first has sent all its reports.
     let first = vec![report(0, metric_body(0, 0.5)), report(3, metric_body(1, f64::NAN))];
     assert_eq!(
-        store.reports().ingest(arrival("z", Lane::Facts, first), 10).await.unwrap().through,
+        store.reports().ingest(received_batch("z", Lane::Facts, first), 10).await.unwrap().through,
         Some(3)
     );
     let second = vec![report(0, metric_body(0, 0.7)), report(1, ended_body(1))];
-    store.reports().ingest(arrival("b", Lane::Facts, second), 20).await.unwrap();
+    store.reports().ingest(received_batch("b", Lane::Facts, second), 20).await.unwrap();
     let rest =
         vec![report(4, metric_body(2, 0.6)), report(5, ended_body(0)), report(6, ended_body(2))];
-    store.reports().ingest(arrival("z", Lane::Facts, rest), 30).await.unwrap();
+    store.reports().ingest(received_batch("z", Lane::Facts, rest), 30).await.unwrap();
 
     let bed = bed.reopen().await;
     let store = &bed.store;
@@ -223,7 +223,7 @@ async fn the_bulk_lane_is_stored() {
         report(3, broken),
     ];
     let ingested =
-        store.reports().ingest(arrival("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
+        store.reports().ingest(received_batch("a", Lane::Bulk, reports.clone()), 10).await.unwrap();
     assert_eq!((ingested.through, &ingested.fresh), (Some(3), &reports));
 
     let log = store.reports().log(&t, Stream::Stdout).await.unwrap();
@@ -250,7 +250,8 @@ async fn a_heartbeat_never_moves_the_time_of_the_last_report_back() {
     let bed = TestStore::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
-        let beat = store.reports().ingest(arrival("a", Lane::Facts, vec![]), at_ms).await.unwrap();
+        let beat =
+            store.reports().ingest(received_batch("a", Lane::Facts, vec![]), at_ms).await.unwrap();
         assert_eq!((beat.through, beat.fresh), (None, vec![]));
         let state = store.reports().attempt_state(&t, &attempt("a")).await.unwrap();
         assert_eq!(state.last_heard_ms, Some(heard));

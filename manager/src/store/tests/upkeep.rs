@@ -6,15 +6,15 @@ use rusqlite::Connection;
 use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stream, Verdict};
 
 use super::{
-    TestStore, arrival, attempt, ended_body, log_chunk, metric_body, new_trial, report, trial,
-    verdict,
+    TestStore, attempt, ended_body, log_chunk, metric_body, new_trial, received_batch, report,
+    trial, verdict,
 };
 use crate::store::{self, Error, Store};
 
 async fn bed_with_reports() -> TestStore {
     let bed = TestStore::with_trial().await;
     let reports = vec![report(0, metric_body(0, 0.5)), report(1, ended_body(0))];
-    bed.store.reports().ingest(arrival("a", Lane::Facts, reports), 1).await.unwrap();
+    bed.store.reports().ingest(received_batch("a", Lane::Facts, reports), 1).await.unwrap();
     // The last intermediate result is the final one, as for a trial that the assessor stopped.
     let ReportBody::Metric(last) = metric_body(0, 0.5) else { unreachable!() };
     bed.store
@@ -43,7 +43,11 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         let bed = TestStore::with_trial().await;
         let send = |reports: Vec<_>| async {
             if !reports.is_empty() {
-                bed.store.reports().ingest(arrival("a1", Lane::Facts, reports), 1).await.unwrap();
+                bed.store
+                    .reports()
+                    .ingest(received_batch("a1", Lane::Facts, reports), 1)
+                    .await
+                    .unwrap();
             }
         };
         send(before).await;
@@ -165,7 +169,7 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
         let stored = bed
             .store
             .reports()
-            .ingest(arrival("a1", Lane::Bulk, vec![report(seq, chunk)]), 1)
+            .ingest(received_batch("a1", Lane::Bulk, vec![report(seq, chunk)]), 1)
             .await;
         match stored {
             Ok(_) => assert!(fits, "{text}"),

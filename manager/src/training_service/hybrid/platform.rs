@@ -15,7 +15,7 @@ use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
     UnavailableError, platform,
 };
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The problem of a part, or of several.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ impl PartError {
     /// Returns the problem of the part at this position in the list. Field names in the message get the part's prefix.
     fn new(number: usize, error: &BoxError) -> Self {
         let field = format!("trainingService[{number}]");
-        let message = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
+        let message = error_chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
         let message = message.replace("trainingService: ", &format!("{field}: "));
         Self(if message.contains(&field) { message } else { format!("{field}: {message}") })
     }

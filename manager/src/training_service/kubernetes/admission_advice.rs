@@ -5,7 +5,7 @@ use crate::config::kubernetes::WorkloadKind;
 
 /// Returns the remedy for a pod of a workload of this kind that the API server refused with this message. `None`: the
 /// message is clear enough.
-fn advice(message: &str, kind: WorkloadKind) -> Option<String> {
+fn suggest_names(message: &str, kind: WorkloadKind) -> Option<String> {
     if message.contains("cannot create resource \"pods\"") {
         let controller = kind.controller();
         let remedy = if kind == WorkloadKind::Framework {
@@ -56,7 +56,7 @@ fn advice(message: &str, kind: WorkloadKind) -> Option<String> {
 
 /// Returns the refusal of a pod of a workload of this kind, followed by the remedy.
 pub fn with_advice(message: String, kind: WorkloadKind) -> String {
-    match advice(&message, kind) {
+    match suggest_names(&message, kind) {
         Some(advice) => format!("{message}; {advice}"),
         None => message,
     }

@@ -20,7 +20,7 @@ use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
 
 /// The time limit for the controller to notice a new object. The usual time is 20 ms.
-const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
+const CONTROLLER_NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time for which a new namespace may be incomplete. For example, it may lack its service account.
 const NAMESPACE_SETTLE_TIME: Duration = Duration::from_secs(2);
@@ -121,7 +121,7 @@ pub enum Refusal {
     },
     /// No controller notices new objects of the kind.
     #[error(
-        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {NOTICE_TIMEOUT:?}: {hint}"
+        "{controller} has not noticed a new {kind} in the namespace `{namespace}` within {CONTROLLER_NOTICE_TIMEOUT:?}: {hint}"
     )]
     NoController {
         /// The controller.
@@ -353,7 +353,11 @@ async fn check_controller(
     let created = create_probe(cluster, workload, &shared, &probe).await;
     let noticed = match &created {
         Ok(()) => {
-            tokio::time::timeout(NOTICE_TIMEOUT, wait_until_noticed(cluster, workload, name)).await
+            tokio::time::timeout(
+                CONTROLLER_NOTICE_TIMEOUT,
+                wait_until_noticed(cluster, workload, name),
+            )
+            .await
         }
         Err(_) => Ok(Ok(())),
     };
@@ -413,7 +417,7 @@ async fn retry_until_shared_objects_are_seen<T, F: Future<Output = Result<T, Err
     request: impl Fn() -> F,
 ) -> Result<T, Error> {
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-    let deadline = Instant::now() + NOTICE_TIMEOUT;
+    let deadline = Instant::now() + CONTROLLER_NOTICE_TIMEOUT;
     loop {
         match with_retries(&request).await {
             Err(error)

@@ -1,9 +1,12 @@
 //! PURE: the tracker of an experiment's workloads. Its input is observations, and its output is actions and news. It
 //! has no clock and does no I/O.
 //!
-//! Its parts have private fields: each [`Job`] decides about one workload, [`ObservedPods`] has the observed pods, and
-//! [`UnadoptedWorkloads`] and [`FinishedWorkloads`] have the workloads before and after that. The tracker passes each
-//! observation to the parts that it concerns.
+//! Its parts have private fields, and the tracker passes each observation to the parts that it concerns:
+//!
+//! * [`TrackedWorkload`] decides about one workload.
+//! * [`ObservedPods`] has the observed pods.
+//! * [`UnadoptedWorkloads`] has the workloads of an earlier manager that are not adopted yet.
+//! * [`FinishedWorkloads`] has the workloads that have ended.
 //!
 //! # Invariants
 //!
@@ -20,13 +23,13 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 pub use self::action::TrackerAction;
 use self::finished::FinishedWorkloads;
-use self::job::{Job, JobChange};
 use self::job_index::JobIndex;
 use self::listing::WorkloadListing;
 pub use self::pod_observation::{observe_missing_pod, observe_pod};
 pub use self::pods::{ObservedPods, PodDeparture, PodKey};
 use self::queue::QueueWatch;
 use self::rules::TrackerRules;
+use self::tracked_workload::{JobChange, TrackedWorkload};
 use self::unadopted::UnadoptedWorkloads;
 use super::client::WatchedObject;
 use super::disruption::Disruption;
@@ -38,7 +41,6 @@ use crate::training_service::{AdoptionResult, JobEnd, JobEndEvent, JobNews, Verd
 
 mod action;
 mod finished;
-mod job;
 mod job_index;
 mod listing;
 mod pod_observation;
@@ -46,6 +48,7 @@ mod pods;
 mod queue;
 mod rules;
 mod start;
+mod tracked_workload;
 mod unadopted;
 mod wait_reason;
 
@@ -119,8 +122,8 @@ impl Tracker {
         of: (TrialJobId, AttemptId),
         phase: JobPhase,
         now: Duration,
-    ) -> Job {
-        Job::new(name, of, phase, self.pods.place_count(name), now)
+    ) -> TrackedWorkload {
+        TrackedWorkload::new(name, of, phase, self.pods.place_count(name), now)
     }
 
     /// Handles the result of a submission.
@@ -166,27 +169,27 @@ impl Tracker {
 
     /// Returns whether a stop was requested for an attempt, or the attempt has ended.
     pub fn is_stop_requested(&self, name: &str) -> bool {
-        self.jobs.get(name).is_none_or(Job::has_stop_request)
+        self.jobs.get(name).is_none_or(TrackedWorkload::has_stop_request)
     }
 
     /// Returns whether the cluster is known to have the workload of an attempt.
     pub fn is_created(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(Job::is_created)
+        self.jobs.get(name).is_some_and(TrackedWorkload::is_created)
     }
 
     /// Returns whether the controller has examined a workload.
     pub fn is_examined(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(Job::is_examined)
+        self.jobs.get(name).is_some_and(TrackedWorkload::is_examined)
     }
 
     /// Returns whether a workload waits in a queue for its turn.
     pub fn is_waiting_in_queue(&self) -> bool {
-        self.jobs.iter().any(Job::is_waiting_in_queue)
+        self.jobs.iter().any(TrackedWorkload::is_waiting_in_queue)
     }
 
     /// Returns whether a workload continues after its trial was recorded as ended.
     pub fn has_handed_over(&self) -> bool {
-        self.jobs.iter().any(Job::is_handed_over)
+        self.jobs.iter().any(TrackedWorkload::is_handed_over)
     }
 
     /// Handles the report of an agent that its trial runs, which the watch of the workloads may show later.
@@ -580,8 +583,8 @@ impl Tracker {
         self.end_job(name, outcome)
     }
 
-    /// Handles the end of a workload that was read from its pods, since its controller does not write it for the reason
-    /// `why`. `has_running`: some of its pods still run, and end with the workload.
+    /// Ends a workload by the ends of its pods. `why` states why its controller has not written the end. `has_running`:
+    /// some of its pods still run, and end with the workload.
     pub fn end_from_pods(
         &mut self,
         name: &str,
@@ -618,7 +621,7 @@ impl Tracker {
 
     /// Returns the disruption of a workload whose first lost pod was deleted, but not by the manager, before another
     /// pod failed.
-    fn disruption_by_deletion(&self, job: &Job) -> Option<Disruption> {
+    fn disruption_by_deletion(&self, job: &TrackedWorkload) -> Option<Disruption> {
         if self.rules.pods <= 1 || job.has_stop_request() {
             return None;
         }
@@ -656,7 +659,7 @@ impl Tracker {
     }
 
     /// Returns the workloads whose deleted pods have not ended, each with the time from which its node counts as gone.
-    fn lost_node_deadlines(&self) -> impl Iterator<Item = (&Job, Duration)> {
+    fn lost_node_deadlines(&self) -> impl Iterator<Item = (&TrackedWorkload, Duration)> {
         let is_deleted = self.rules.kind.stop_request() == StopRequest::Delete;
         let deleted = self.pods.workloads_with_deleted_pods().filter(move |_| is_deleted);
         deleted.filter_map(|(name, since)| {

@@ -15,7 +15,7 @@ use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
     UnavailableError,
 };
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 #[async_trait]
 impl Platform for PluginSpec {
@@ -44,7 +44,7 @@ impl Platform for PluginSpec {
             Some(format!("the plugin {name} has room for {} now", jobs(free?)))
         });
         found
-            .map_err(|error| chain(&error))
+            .map_err(|error| error_chain(&error))
             .transpose()
             .map(|found| Finding { found })
             .into_iter()

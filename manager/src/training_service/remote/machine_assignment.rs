@@ -127,11 +127,16 @@ struct Pause {
 }
 
 impl Machine {
-    fn new(spec: &MachineSpec, each: Option<u32>, is_retired: bool, now: Instant) -> Self {
+    fn new(
+        spec: &MachineSpec,
+        gpus_per_trial: Option<u32>,
+        is_retired: bool,
+        now: Instant,
+    ) -> Self {
         Self {
             name: spec.name.clone(),
             wanted: GpuRequest {
-                per_trial: each,
+                per_trial: gpus_per_trial,
                 trials_per_gpu: spec.max_trial_number_per_gpu,
                 indices: spec.gpu_indices.clone(),
                 includes_active: spec.use_active_gpu,
@@ -206,16 +211,17 @@ impl Machine {
 
 impl Assignments {
     /// Creates the assignments of these machines, without trials. The experiment file no longer names the machines from
-    /// position `named` on.
+    /// position `retired_from` on.
     pub(super) fn new(
         machines: &[MachineSpec],
-        named: usize,
-        each: Option<u32>,
+        retired_from: usize,
+        gpus_per_trial: Option<u32>,
         max_absence: Duration,
         now: Instant,
     ) -> Self {
         let machines = machines.iter().enumerate();
-        let machines = machines.map(|(at, spec)| Machine::new(spec, each, at >= named, now));
+        let machines =
+            machines.map(|(at, spec)| Machine::new(spec, gpus_per_trial, at >= retired_from, now));
         Self {
             jobs: HashMap::new(),
             waiting: VecDeque::new(),

@@ -57,7 +57,7 @@ pub(super) async fn read_column(
     let of = |written: fn(&Value) -> String| -> BTreeMap<String, String> {
         parameters.iter().map(|(name, value)| (name.clone(), written(value))).collect()
     };
-    let (parameters, exact_parameters) = (of(display::brief), of(format_value));
+    let (parameters, exact_parameters) = (of(display::short_value), of(format_value));
     #[rustfmt::skip]
     let column = ComparedExperiment { entry, name, begun_ms, until_ms, over_trials, over_time, settings, parameters, exact_parameters };
     Ok(column)

@@ -96,6 +96,6 @@ fn result_rows(columns: &[ComparedExperiment]) -> Markup {
         tr { th scope="row" { "State" } @for column in columns { td { (list::standing(&column.entry)) } } }
         tr { th scope="row" { "Best " (result_names(columns)) } @for column in columns { td { (best_cell(column)) } } }
         tr { th scope="row" { "Trials" } @for column in columns { td { (column.entry.summary.ended) @if column.entry.summary.failed > 0 { ", " (column.entry.summary.failed) " failed" } } } }
-        tr { th scope="row" { "Run time" } @for column in columns { td { (display::span(column.entry.summary.elapsed_ms)) } } }
+        tr { th scope="row" { "Run time" } @for column in columns { td { (display::format_duration(column.entry.summary.elapsed_ms)) } } }
     }
 }

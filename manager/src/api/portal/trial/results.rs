@@ -18,7 +18,7 @@ const MAX_MEMBER_TILES: usize = 8;
 pub(super) fn result_tiles(last: Option<&Value>, metric: Option<&str>, goals: &Goals) -> Markup {
     let none = || "none".to_owned();
     let members = last.and_then(Value::as_object);
-    let counted = members.filter(|members| goals.is_plain() && members.contains_key(OBJECTIVE));
+    let counted = members.filter(|members| goals.is_default() && members.contains_key(OBJECTIVE));
     let beside = counted.into_iter().flatten().filter(|(name, _)| *name != OBJECTIVE);
     html! {
         @for name in goals.metrics() {
@@ -30,10 +30,10 @@ pub(super) fn result_tiles(last: Option<&Value>, metric: Option<&str>, goals: &G
                 dd { (value.map_or_else(none, display::value)) @if let Some(limit) = broken { " " small { (limit) } } }
             }
         }
-        @if goals.is_plain() {
+        @if goals.is_default() {
             div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (display::sanitize(name)), None => "result" } } dd { (last.map_or_else(none, display::result)) } }
             @for (name, value) in beside.take(MAX_MEMBER_TILES) {
-                div { dt { "Final " (display::sanitize(name)) } dd { (display::brief(value)) } }
+                div { dt { "Final " (display::sanitize(name)) } dd { (display::short_value(value)) } }
             }
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn result_tiles(last: Option<&Value>, metric: Option<&str>, goals: &G
 
 /// Renders the tile of the latest result.
 pub(super) fn latest_tile(trial: &TrialSummary, goals: &Goals) -> Markup {
-    let metric = trial.metric.as_ref().filter(|_| !goals.is_plain());
+    let metric = trial.metric.as_ref().filter(|_| !goals.is_default());
     let value = trial.latest.as_ref().map_or_else(|| "–".to_owned(), display::result);
     html! {
         div {
@@ -88,7 +88,7 @@ pub(super) fn results_table(metrics: &[MetricView]) -> Markup {
                             tr {
                                 td { (display::metric(&metric.name)) }
                                 td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
-                                td.number { (display::brief(&metric.value)) }
+                                td.number { (display::short_value(&metric.value)) }
                                 td { (exact_time(metric.observed_at_ms)) }
                             }
                         }

@@ -40,7 +40,7 @@ pub(super) fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 @if let Some(stop) = verdict.stop { div { dt { "Requested by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
                 @if let Some(reason) = &verdict.evidence.platform { div { dt { "Platform's reason" } dd { (display::sanitize(reason)) } } }
-                @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (display::span(ms)) } } }
+                @if let Some(ms) = verdict.duration_ms { div { dt { "Duration" } dd { (display::format_duration(ms)) } } }
                 @if let Some(bytes) = memory_peak_bytes { div { dt { "Peak memory" } dd { (memory_amount(*bytes)) } } }
                 @if let Some(bytes) = cgroup_memory_peak_bytes { div { dt { "Peak memory of the control group" } dd { (memory_amount(*bytes)) } } }
                 @for gpu in gpus { div { dt { "GPU " (gpu.index) " at the end" } dd { (last_reading(gpu)) } } }

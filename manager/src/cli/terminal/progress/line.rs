@@ -146,7 +146,8 @@ impl SearchProgress {
         let left = self.trials.and_then(|all| all.checked_sub(self.ended)).filter(|left| *left > 0);
         let left = left.and_then(|left| Duration::try_from_secs_f64(real(left) / rate).ok());
         let left = left.and_then(|left| u64::try_from(left.as_millis()).ok());
-        let left = left.map(|ms| format!(", {} left", view::span(ms))).unwrap_or_default();
+        let left =
+            left.map(|ms| format!(", {} left", view::format_duration(ms))).unwrap_or_default();
         per_hour + &left
     }
 }

@@ -14,7 +14,7 @@ fn failure_of_class(number: u64, class: Class) -> Event {
 }
 
 /// Returns a search of one trial at a time, with the first one started.
-fn search_with_policy(policy: Policy) -> State {
+fn search_with_policy(policy: SearchPolicy) -> State {
     let mut state = State::new(limits(1, 9)).with_policy(policy);
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed_event(0), Duration::ZERO);
@@ -34,10 +34,16 @@ fn a_target_ends_the_search() {
         (Minimize, 0.1, f64::NAN, false),
     ];
     for (direction, target, result, ends) in table {
-        let mut state =
-            search_with_policy(Policy { target: Some((direction, target)), ..Policy::default() });
+        let mut state = search_with_policy(SearchPolicy {
+            target: Some((direction, target)),
+            ..SearchPolicy::default()
+        });
         let effects = state.step(success_event(0, result), Duration::ZERO);
-        assert_eq!(state.state() == ExperimentState::Done, ends, "{direction:?} {target} {result}");
+        assert_eq!(
+            state.experiment_state() == ExperimentState::Done,
+            ends,
+            "{direction:?} {target} {result}"
+        );
         assert_eq!(messages(&effects).len(), usize::from(ends));
     }
 }
@@ -53,9 +59,9 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
         ("two",                     &[Some(UserError), Some(UserError)],                        false),
     ];
     for (case, ends, holds) in table {
-        let mut state = search_with_policy(Policy {
+        let mut state = search_with_policy(SearchPolicy {
             failures: FailureLimit::Consecutive(3),
-            ..Policy::default()
+            ..SearchPolicy::default()
         });
         let mut messages_sent = Vec::new();
         for (number, class) in (0..).zip(ends) {
@@ -65,7 +71,11 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
             messages_sent.extend(messages(&effects));
             state.step(proposed_event(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{case}: {messages_sent:?}");
+        assert_eq!(
+            state.experiment_state() == ExperimentState::Stopped,
+            holds,
+            "{case}: {messages_sent:?}"
+        );
         assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
     }
 }
@@ -96,7 +106,7 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
     ];
     for (case, concurrency, limit, reports, ends, held) in table {
         let failures = FailureLimit::from_setting(limit);
-        let policy = Policy { failures, ..Policy::default() };
+        let policy = SearchPolicy { failures, ..SearchPolicy::default() };
         let mut state = State::new(limits(concurrency, 99)).with_policy(policy);
         state.step(Event::Begin, Duration::ZERO);
         for number in 0..20 {
@@ -148,7 +158,7 @@ fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
         state.step(proposed_event(number), Duration::ZERO);
         state.step(failure_of_class(number, Class::UserError), Duration::ZERO);
     }
-    assert_eq!(state.state(), ExperimentState::Done);
+    assert_eq!(state.experiment_state(), ExperimentState::Done);
 }
 
 #[test]
@@ -161,7 +171,7 @@ fn attempts_that_never_start_hold_the_search() {
     };
     // An attempt that begins restarts the count.
     for (begins, holds) in [(None, true), (Some(2), false)] {
-        let mut state = search_with_policy(Policy::default());
+        let mut state = search_with_policy(SearchPolicy::default());
         let mut messages_sent = Vec::new();
         for number in 0..5 {
             if begins == Some(number) {
@@ -170,7 +180,11 @@ fn attempts_that_never_start_hold_the_search() {
             messages_sent.extend(messages(&state.step(lost(number), Duration::ZERO)));
             state.step(proposed_event(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{messages_sent:?}");
+        assert_eq!(
+            state.experiment_state() == ExperimentState::Stopped,
+            holds,
+            "{messages_sent:?}"
+        );
         assert_eq!(messages_sent.len(), usize::from(holds), "one message: {messages_sent:?}");
     }
     // As many trials as run at a time may disappear together with their machine.
@@ -182,19 +196,19 @@ fn attempts_that_never_start_hold_the_search() {
     let mut held = (0..16).map(|number| {
         state.step(lost(number), Duration::ZERO);
         state.step(proposed_event(number + 8), Duration::ZERO);
-        state.state() != ExperimentState::Running
+        state.experiment_state() != ExperimentState::Running
     });
     assert_eq!(held.position(|held| held), Some(8));
     // A trial that would be retried waits until a user has removed the cause.
-    let mut state = search_with_policy(Policy { retries: 9, ..Policy::default() });
+    let mut state = search_with_policy(SearchPolicy { retries: 9, ..SearchPolicy::default() });
     let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
     assert_eq!((messages(&effects).len(), recorded_ends(&effects)), (1, vec![]), "{effects:?}");
-    assert_eq!(state.state(), ExperimentState::Stopped);
+    assert_eq!(state.experiment_state(), ExperimentState::Stopped);
 }
 
 #[test]
 fn a_temporary_failure_is_retried_up_to_the_limit() {
-    let mut state = search_with_policy(Policy { retries: 2, ..Policy::default() });
+    let mut state = search_with_policy(SearchPolicy { retries: 2, ..SearchPolicy::default() });
     for time in 1..=2 {
         let effects = state.step(failure_of_class(0, Class::Transient), Duration::ZERO);
         let message = format!("as the agent saw it; it is tried again ({time} of 2)");
@@ -221,26 +235,26 @@ fn a_temporary_failure_is_retried_up_to_the_limit() {
 
 #[test]
 fn a_search_with_a_lost_tuner_can_be_resumed() {
-    let mut state = search_with_policy(Policy::default());
+    let mut state = search_with_policy(SearchPolicy::default());
     assert_eq!(state.step(Event::TunerLost, Duration::ZERO).len(), 1);
-    assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
+    assert_eq!(state.experiment_state(), ExperimentState::TunerNoMoreTrial);
     state.step(success_event(0, 1.0), Duration::ZERO);
-    assert_eq!(state.state(), ExperimentState::Stopped);
+    assert_eq!(state.experiment_state(), ExperimentState::Stopped);
 }
 
 #[test]
 fn a_stop_does_not_wait_for_the_tuner() {
-    let mut state = search_with_policy(Policy::default());
+    let mut state = search_with_policy(SearchPolicy::default());
     state.step(success_event(0, 1.0), Duration::ZERO);
     state.step(Event::ExperimentStopRequested, Duration::ZERO);
-    assert_eq!(state.state(), ExperimentState::Stopped);
+    assert_eq!(state.experiment_state(), ExperimentState::Stopped);
     assert_eq!(state.step(proposed_event(1), Duration::ZERO), [], "the proposal arrives too late");
 }
 
 #[test]
 fn the_tuner_learns_the_last_result_of_an_early_stop() {
     for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
-        let mut state = search_with_policy(Policy::default());
+        let mut state = search_with_policy(SearchPolicy::default());
         state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
         let gone = Event::JobGone {
             trial: id(0),

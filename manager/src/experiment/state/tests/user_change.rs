@@ -56,7 +56,7 @@ fn an_ended_trial_runs_once_more_and_its_tuner_learns_one_end() {
     assert!(next.contains(&Effect::StartNextAttempt { trial: trial("a") }), "{next:?}");
     let last = end_job(&mut state, "a");
     assert_eq!(observations(&last), 0, "{last:?}");
-    assert_eq!(state.state(), ExperimentState::Done);
+    assert_eq!(state.experiment_state(), ExperimentState::Done);
 }
 
 fn add_trials_change(names: &[&str]) -> UserChange {
@@ -147,7 +147,7 @@ fn a_trial_that_waits_to_run_again_can_be_stopped() {
         !last.iter().any(|effect| matches!(effect, Effect::StartNextAttempt { .. })),
         "{last:?}"
     );
-    assert_eq!(state.state(), ExperimentState::Done);
+    assert_eq!(state.experiment_state(), ExperimentState::Done);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_search_that_is_done_continues_under_wider_limits() {
     state.step(Event::Begin, Duration::ZERO);
     propose_trial(&mut state, 0, "a");
     end_job(&mut state, "a");
-    assert_eq!(state.state(), ExperimentState::Done);
+    assert_eq!(state.experiment_state(), ExperimentState::Done);
     assert_eq!(
         state.apply_change(limits_change(Some(2), None), Duration::ZERO),
         [],
@@ -199,7 +199,7 @@ fn a_search_that_is_done_continues_under_wider_limits() {
     assert_eq!(more, expected);
     propose_trial(&mut state, 1, "b");
     end_job(&mut state, "b");
-    assert_eq!(state.state(), ExperimentState::Done);
+    assert_eq!(state.experiment_state(), ExperimentState::Done);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn other_limits_take_effect_at_once() {
     let mut state = state(1, 1);
     state.step(Event::Begin, Duration::ZERO);
     propose_trial(&mut state, 0, "a");
-    assert_eq!(state.state(), ExperimentState::NoMoreTrial);
+    assert_eq!(state.experiment_state(), ExperimentState::NoMoreTrial);
     let more = state.apply_change(limits_change(None, Some(3)), Duration::ZERO);
     assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no free slot yet");
     let wider = state.apply_change(limits_change(Some(2), None), Duration::ZERO);
@@ -232,8 +232,8 @@ fn a_new_space_continues_a_search_whose_space_was_used_up() {
     let exhausted =
         Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
     state.step(exhausted, Duration::ZERO);
-    assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
-    let imported = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
+    assert_eq!(state.experiment_state(), ExperimentState::TunerNoMoreTrial);
+    let imported = state.apply_change(UserChange::TunerUpdated, Duration::ZERO);
     assert_eq!(imported, [], "imported results do not enlarge the space");
     let effects = state.apply_change(UserChange::ChangeSpace { open: Vec::new() }, Duration::ZERO);
     let expected =
@@ -248,7 +248,7 @@ fn a_waiting_tuner_is_asked_again_after_an_import() {
     propose_trial(&mut state, 0, "a");
     let waits = Event::Proposed { parameter_id: 1, proposal: Proposal::Wait, trial: trial("x") };
     state.step(waits, Duration::ZERO);
-    let effects = state.apply_change(UserChange::TunerTaught, Duration::ZERO);
+    let effects = state.apply_change(UserChange::TunerUpdated, Duration::ZERO);
     assert_eq!(effects, [Effect::Propose { parameter_id: 1 }]);
 }
 

@@ -1,7 +1,9 @@
 //! Tests of jobs that a queue evicts and other pods run again, and of jobs that outlive their trials.
 
 use super::*;
-use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
+use crate::training_service::completion::{
+    ReplicaId, RoleCompletion, RoleSuccess, TrialCompletion,
+};
 use crate::training_service::{DepartedPod, JobEnd, JobWait, VerdictTrust};
 use crate::util::ids;
 
@@ -99,8 +101,8 @@ async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
     assert!(!bed.handle.departed().contains(&id, "u"));
 }
 
-fn place(role: &str, index: u64) -> PodPlace {
-    PodPlace { role: role.to_owned(), index }
+fn replica(role: &str, index: u64) -> ReplicaId {
+    ReplicaId { role: role.to_owned(), index }
 }
 
 /// Returns a search of two trials, one after the other, which end with their agents' verdicts. The first one runs.
@@ -108,7 +110,7 @@ async fn start_search_with_hand_over() -> TestBed {
     let bed = TestBed::new().await;
     bed.begin_trial().await;
     let (folder, store) = bed.kill_manager().await;
-    let completion = TrialCompletion::of_one_pod(place("worker", 0));
+    let completion = TrialCompletion::of_one_pod(replica("worker", 0));
     let service =
         FakeService { alive: true, completion: Some(completion), ..FakeService::default() };
     TestBed::start(folder, store, service, (1, 2), None)
@@ -142,7 +144,7 @@ async fn start_search_with_server(keeps: bool) -> TestBed {
         success,
     };
     let roles = vec![role("worker", RoleSuccess::Count(1)), role("ps", RoleSuccess::Never)];
-    let completion = Some(TrialCompletion { roles, main: place("worker", 0) });
+    let completion = Some(TrialCompletion { roles, main: replica("worker", 0) });
     let service =
         FakeService { alive: true, completion, makes_trials_wait: keeps, ..FakeService::default() };
     TestBed::start(folder, store, service, (1, 2), None)

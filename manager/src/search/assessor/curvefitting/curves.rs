@@ -102,7 +102,7 @@ pub(super) const CURVE_FAMILIES: [Family; 12] = [
 
 /// A curve of a family.
 #[derive(Debug)]
-pub(super) struct Curve {
+pub(super) struct FittedCurve {
     pub(super) family: &'static Family,
     parameters: Parameters,
 }
@@ -113,7 +113,7 @@ const EVALUATIONS_PER_PARAMETER: usize = 200;
 /// The relative change of errors and parameters below which the fit ends.
 const FIT_TOLERANCE: f64 = 1.490_12e-8;
 
-impl Curve {
+impl FittedCurve {
     /// Fits a curve of a family to the results of steps 1, 2, 3 and so on. If no fit is found, the curve has the
     /// family's default parameters.
     pub(super) fn fit_to(family: &'static Family, results: &[f64]) -> Self {

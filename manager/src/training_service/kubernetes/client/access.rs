@@ -11,7 +11,7 @@ use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig, KubeconfigEr
 
 use super::error::EXPIRY_FORMAT;
 use super::{Access, Error, expiry};
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// Returns the cluster's address and the credentials, and an error if the credentials have expired.
 pub(super) async fn load_config(access: &Access) -> Result<(Config, Option<Error>), Error> {
@@ -23,7 +23,8 @@ pub(super) async fn load_config(access: &Access) -> Result<(Config, Option<Error
         }
         let from = "the pod's service account".to_owned();
         let config = Config::incluster();
-        let config = config.map_err(|error| Error::Kubeconfig { from, message: chain(&error) })?;
+        let config =
+            config.map_err(|error| Error::Kubeconfig { from, message: error_chain(&error) })?;
         return Ok((config, None));
     };
     // Only the first line of a YAML error is used. The other lines show an excerpt of the file.
@@ -31,14 +32,15 @@ pub(super) async fn load_config(access: &Access) -> Result<(Config, Option<Error
         from: from.clone(),
         message: message.lines().next().unwrap_or_default().to_owned(),
     };
-    let mut file = file.map_err(|error| bad(chain(&error)))?;
+    let mut file = file.map_err(|error| bad(error_chain(&error)))?;
     check_context(&file, access.context.as_deref()).map_err(bad)?;
     trim_tokens(&mut file).map_err(bad)?;
     let context = access.context.as_deref().or(file.current_context.as_deref());
     let own_proxy = has_own_proxy(&file, context);
     let stale = expired_since(&file, context);
-    let mut config =
-        Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
+    let mut config = Config::from_custom_kubeconfig(file, &options)
+        .await
+        .map_err(|error| bad(error_chain(&error)))?;
     // kube applies HTTPS_PROXY to every server, and compares NO_PROXY with the proxy's own name.
     if !own_proxy {
         let (scheme, host) = (config.cluster_url.scheme_str(), config.cluster_url.host());

@@ -2,7 +2,7 @@
 
 use kube::client::AuthError;
 
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 use crate::util::excerpt::shortened;
 
 /// The format of the time at which a certificate expired.
@@ -196,7 +196,7 @@ pub(super) fn from_kube(server: &str, source: kube::Error) -> Error {
         if let Some(problem) = find_auth_error(&source) {
             return Error::Credentials { server, message: credentials_message(problem) };
         }
-        let message = chain(&source);
+        let message = error_chain(&source);
         // The names of the library's layers would not help a user.
         let layers = ["ServiceError: ", "client error (Connect): "];
         let message = layers
@@ -256,7 +256,7 @@ fn expiry_phrase(words: &str) -> Option<String> {
 /// Returns whether a request failed because one side rejects the other's credentials, or because the client's own were
 /// unavailable.
 pub(super) fn is_credentials_error(source: &kube::Error) -> bool {
-    find_auth_error(source).is_some() || is_about_certificates(&chain(source))
+    find_auth_error(source).is_some() || is_about_certificates(&error_chain(source))
 }
 
 /// Returns whether an error concerns certificates. The libraries distinguish certificates from connections only in
@@ -304,7 +304,7 @@ fn credentials_message(problem: &AuthError) -> String {
         | AuthError::ParseTokenKey(_)
         | AuthError::MissingCommand
         | AuthError::ExecMissingClusterInfo
-        | AuthError::NoValidNativeRootCA(_) => chain(problem),
+        | AuthError::NoValidNativeRootCA(_) => error_chain(problem),
     }
 }
 

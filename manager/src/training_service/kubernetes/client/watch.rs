@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::{Cluster, Resource as Kind, error};
 use crate::config::kubernetes::WorkloadKind;
 use crate::util::backoff::Backoff;
-use crate::util::errors::chain;
+use crate::util::errors::error_chain;
 
 /// The pauses after the first failure of a watch and after many failures.
 const FIRST_WATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -286,7 +286,7 @@ pub fn watch(
             | watcher::Error::WatchFailed(source),
         ) => WatchEvent::Trouble(error::from_kube(&server, source).to_string()),
         Err(error @ (watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion)) => {
-            WatchEvent::Trouble(chain(&error))
+            WatchEvent::Trouble(error_chain(&error))
         }
     }))
 }

@@ -11,7 +11,7 @@ use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
-use crate::training_service::completion::{PodPlace, PodResult, TrialCompletion, TrialEnd};
+use crate::training_service::completion::{PodResult, ReplicaId, TrialCompletion, TrialEnd};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, has_retries, merge, pod, set_default, workload_name,
@@ -200,13 +200,13 @@ fn outcome_from_pods(
         let (role, index) = (end.role.clone(), end.index);
         let has_failed = end.end.exit_code != Some(0) || end.end.disruption.is_some();
         let result = if has_failed { PodResult::Failed } else { PodResult::Succeeded };
-        (PodPlace { role, index }, result)
+        (ReplicaId { role, index }, result)
     });
-    let PodPlace { role, index } = completion.main.clone();
+    let ReplicaId { role, index } = completion.main.clone();
     let main = DecidingPod { role, index, is_main: true };
     match completion.decide(&results.collect::<Vec<_>>())? {
-        TrialEnd::Failed(place) => {
-            let is_cause = |end: &&EndedPod| end.role == place.role && end.index == place.index;
+        TrialEnd::Failed(replica) => {
+            let is_cause = |end: &&EndedPod| end.role == replica.role && end.index == replica.index;
             let cause: Vec<EndedPod> = ends.iter().filter(is_cause).cloned().collect();
             let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
             Some(several_pods::outcome_with_cause(&failed, &main, &cause, |_| true))

@@ -235,7 +235,7 @@ fn pod_template(
     pod::set_variable_from_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
     pod::set_output_folders(container, settings, job, role);
     // A pod that disappears while the operator is down is recreated under the same name, as is a pod of a job that its
-    // queue took back.
+    // queue evicted.
     pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }

@@ -4,7 +4,9 @@ use serde_json::Value;
 use trial_protocol::Class;
 
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
-use crate::training_service::completion::{PodPlace, RoleCompletion, RoleSuccess, TrialCompletion};
+use crate::training_service::completion::{
+    ReplicaId, RoleCompletion, RoleSuccess, TrialCompletion,
+};
 use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
 use crate::util::excerpt::shortened;
@@ -22,7 +24,7 @@ pub(super) fn completion_rules(
         success: success(role),
     });
     let (role, index) = spec.metrics_from.clone();
-    TrialCompletion { roles: roles.collect(), main: PodPlace { role, index } }
+    TrialCompletion { roles: roles.collect(), main: ReplicaId { role, index } }
 }
 
 /// Returns the condition for success that a role's policy states.

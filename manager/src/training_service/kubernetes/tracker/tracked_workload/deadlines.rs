@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::Class;
 
-use super::{Job, StopState};
+use super::{StopState, TrackedWorkload};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::tracker::pods::ObservedPods;
 use crate::training_service::kubernetes::tracker::queue::QueueWatch;
@@ -31,7 +31,7 @@ impl StartDeadline {
 
 /// The deadlines of a workload, with the observations that they depend on.
 pub(in crate::training_service::kubernetes::tracker) struct JobDeadlines<'a> {
-    job: &'a Job,
+    job: &'a TrackedWorkload,
     rules: &'a TrackerRules,
     pods: &'a ObservedPods,
     queue_watch: &'a QueueWatch,
@@ -39,7 +39,7 @@ pub(in crate::training_service::kubernetes::tracker) struct JobDeadlines<'a> {
 
 impl<'a> JobDeadlines<'a> {
     pub(super) fn new(
-        job: &'a Job,
+        job: &'a TrackedWorkload,
         rules: &'a TrackerRules,
         pods: &'a ObservedPods,
         queue_watch: &'a QueueWatch,

@@ -22,7 +22,7 @@ use crate::training_service::{
 
 /// A workload that has not ended.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct TrackedWorkload {
     name: String,
     trial: TrialJobId,
     attempt: AttemptId,
@@ -92,7 +92,7 @@ pub(super) enum JobChange {
     Ends(WorkloadOutcome),
 }
 
-impl Job {
+impl TrackedWorkload {
     /// Creates the state of a workload that is about to be created (`JobPhase::Unseen`), or that the cluster has.
     /// `places` is the number of places that have had a pod: a listing may already have shown those of an earlier
     /// manager.
@@ -243,7 +243,7 @@ impl Job {
 
     /// Stops the workload of a trial that has ended according to its agent.
     pub(super) fn finish(&mut self, now: Duration) -> Vec<TrackerAction> {
-        // A queue that took the trial back lets it run again.
+        // A queue that evicted the trial lets it run again.
         if self.phase == JobPhase::Suspended {
             return Vec::new();
         }
@@ -361,7 +361,7 @@ impl Job {
         news.into_iter().chain(queue_watch.request_watch()).collect()
     }
 
-    /// Returns the news that the queue has taken the workload back.
+    /// Returns the news that the queue evicted the workload.
     fn report_requeue(&mut self) -> TrackerAction {
         let known = self.reason.current().map(str::to_owned);
         let why = known.unwrap_or_else(|| self.queue.suspended_reason());
@@ -442,8 +442,8 @@ impl Job {
         self.start.restart_wait(now);
     }
 
-    /// Handles a running pod. The workload reports this later, and a queue may take both back before that. The watch of
-    /// pods may also be behind that of workloads, so that the queue has taken the workload back already.
+    /// Handles a running pod. The workload reports this later, and a queue may evict both before that. The watch of
+    /// pods may also be behind that of workloads, so that the queue has evicted the workload already.
     pub(super) fn mark_pod_running(&mut self) -> Option<TrackerAction> {
         if self.phase != JobPhase::Suspended {
             self.start.record_run();

@@ -14,16 +14,16 @@ use crate::experiment::ExperimentHandle;
 use crate::experiment::pod_ends::DecidedEnd;
 use crate::experiment::state::{ExperimentState, State};
 use crate::store;
-use crate::training_service::completion::{PodPlace, TrialCompletion};
+use crate::training_service::completion::{ReplicaId, TrialCompletion};
 use crate::training_service::{JobEndEvent, TrainingService};
 use crate::util::ids;
 
 /// The time after which the service ends a job whose trial is decided while some of its pods run. A working controller
 /// ends them within seconds.
-const LINGER_TIME: Duration = Duration::from_secs(30);
+const DECIDED_JOB_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The ends of trials by the verdicts of their agents.
-pub(super) struct EarlyEnds {
+/// Decides the ends of trials by the verdicts of their agents.
+pub(super) struct VerdictEnds {
     service: Arc<dyn TrainingService>,
     /// Queues directives for agents.
     handle: ExperimentHandle,
@@ -31,8 +31,8 @@ pub(super) struct EarlyEnds {
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
 }
 
-impl EarlyEnds {
-    /// Returns no ends, for the trials of a service whose agents receive directives through `handle`.
+impl VerdictEnds {
+    /// Creates an empty list. The agents of the service's trials receive directives through `handle`.
     pub(super) fn new(service: Arc<dyn TrainingService>, handle: ExperimentHandle) -> Self {
         Self { service, handle, final_verdicts: Vec::new() }
     }
@@ -45,13 +45,14 @@ impl EarlyEnds {
         pod: ids::OtherPod,
         fresh: &[Report],
     ) {
-        let Some(place) = trials.get_mut(trial).and_then(|job| job.pods_mut().observe(pod)) else {
+        let Some(replica) = trials.get_mut(trial).and_then(|job| job.pods_mut().observe(pod))
+        else {
             return;
         };
         for report in fresh {
             match &report.body {
                 ReportBody::Ended(verdict) => {
-                    self.record_pod_end(trials, trial, place.clone(), verdict);
+                    self.record_pod_end(trials, trial, replica.clone(), verdict);
                 }
                 ReportBody::Started(_) => self.stop_decided(trials, trial),
                 ReportBody::Metric(_)
@@ -95,16 +96,16 @@ impl EarlyEnds {
         &mut self,
         trials: &mut LiveTrials,
         trial: &TrialJobId,
-        place: PodPlace,
+        replica: ReplicaId,
         verdict: &Verdict,
     ) {
         if let Some(job) = trials.get_mut(trial) {
-            job.pods_mut().record(place, verdict);
+            job.pods_mut().record(replica, verdict);
         }
         self.note_decided_end(trials, trial);
     }
 
-    /// Forgets the end of the main pod's command, because another pod has its place.
+    /// Forgets the end of the main pod's command, because another pod replaces it.
     pub(super) fn forget_main_end(&self, trials: &mut LiveTrials, trial: &TrialJobId) {
         let completion = self.service.completion(trial);
         if let Some((job, completion)) = trials.get_mut(trial).zip(completion) {
@@ -150,19 +151,19 @@ impl EarlyEnds {
     ) -> Vec<JobEndEvent> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
         // A search that stops waits for its jobs, because it reports the jobs that it leaves in the cluster.
-        let is_interrupted = state.state() == ExperimentState::Stopping;
+        let is_interrupted = state.experiment_state() == ExperimentState::Stopping;
         noted.retain(|(trial, attempt)| {
             !is_interrupted && trials.is_current_submission(trial, attempt)
         });
         let mut ends = Vec::new();
         for (trial, attempt) in noted {
-            ends.extend(self.hand_over(trials, state, &trial, attempt).await);
+            ends.extend(self.final_end(trials, state, &trial, attempt).await);
         }
         ends
     }
 
     /// Returns the end of a trial, unless it must wait for its job.
-    async fn hand_over(
+    async fn final_end(
         &self,
         trials: &LiveTrials,
         state: &State,
@@ -184,7 +185,7 @@ impl EarlyEnds {
     pub(super) async fn finish_decided_jobs(&self, trials: &mut LiveTrials, state: &State) {
         let mut due = Vec::new();
         for (trial, job) in trials.iter_mut() {
-            if job.begin_finishing(LINGER_TIME) {
+            if job.begin_finishing(DECIDED_JOB_TIMEOUT) {
                 due.push(trial.clone());
             }
         }
@@ -227,17 +228,17 @@ impl EarlyEnds {
             job.pods_mut().observe(pod);
         }
         if !state.is_running(trial) {
-            // Its queue has taken the trial back, or the trial has not started.
+            // Its queue evicted the trial, or the trial has not started.
             job.pods_mut().restart();
             return Ok(());
         }
         for (attempt, verdict) in verdicts {
-            let place = match ids::other_pod(&attempt, &submitted) {
+            let replica = match ids::other_pod(&attempt, &submitted) {
                 Some(pod) => job.pods_mut().observe(pod),
                 None => (attempt == main).then(|| completion.main.clone()),
             };
-            if let Some(place) = place {
-                job.pods_mut().record(place, &verdict);
+            if let Some(replica) = replica {
+                job.pods_mut().record(replica, &verdict);
             }
         }
         self.note_decided_end(trials, trial);

@@ -6,7 +6,7 @@ use trial_protocol::TrialJobId;
 
 /// A trial that no longer waits.
 #[derive(Debug)]
-pub(super) struct Rerun {
+pub(super) struct DequeuedTrial {
     pub(super) trial: TrialJobId,
     /// The id of its proposal, if the tuner has still to learn its end.
     pub(super) parameter_id: Option<u64>,
@@ -14,13 +14,13 @@ pub(super) struct Rerun {
 
 /// The waiting trials, in the order of their runs.
 #[derive(Debug, Default)]
-pub(super) struct Reruns {
+pub(super) struct RunQueue {
     queue: VecDeque<TrialJobId>,
     /// The id of each trial's proposal whose end the tuner has still to learn, if any.
     proposals: HashMap<TrialJobId, Option<u64>>,
 }
 
-impl Reruns {
+impl RunQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -36,17 +36,17 @@ impl Reruns {
     }
 
     /// Removes the next trial to run.
-    pub(super) fn pop(&mut self) -> Option<Rerun> {
+    pub(super) fn pop(&mut self) -> Option<DequeuedTrial> {
         let trial = self.queue.pop_front()?;
         let parameter_id = self.proposals.remove(&trial).flatten();
-        Some(Rerun { trial, parameter_id })
+        Some(DequeuedTrial { trial, parameter_id })
     }
 
     /// Removes a trial, if it waits.
-    pub(super) fn remove(&mut self, trial: &TrialJobId) -> Option<Rerun> {
+    pub(super) fn remove(&mut self, trial: &TrialJobId) -> Option<DequeuedTrial> {
         let parameter_id = self.proposals.remove(trial)?;
         self.queue.retain(|waiting| waiting != trial);
-        Some(Rerun { trial: trial.clone(), parameter_id })
+        Some(DequeuedTrial { trial: trial.clone(), parameter_id })
     }
 
     /// Sets the proposal of a trial that waits.

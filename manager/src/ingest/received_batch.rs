@@ -1,5 +1,5 @@
-//! Parses the bytes of a batch into an [`Arrival`]. It is strict about the fields that identify a report, and lenient
-//! about the body: an unreadable report must not block the reports behind it.
+//! Parses the bytes of a batch into a [`ReceivedBatch`]. It is strict about the fields that identify a report, and
+//! lenient about the body: an unreadable report must not block the reports behind it.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,7 +7,7 @@ use trial_protocol::{
     AttemptId, ExperimentId, Lane, Offer, Report, ReportBatch, ReportBody, TrialJobId,
 };
 
-use crate::store::Arrival;
+use crate::store::ReceivedBatch;
 
 /// The error for bytes that are not a batch.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ struct WireReport {
 }
 
 /// Parses a batch.
-pub(crate) fn parse_batch(bytes: &[u8]) -> Result<Arrival, BatchError> {
+pub(crate) fn parse_batch(bytes: &[u8]) -> Result<ReceivedBatch, BatchError> {
     let wire: WireBatch = serde_json::from_slice(bytes)?;
     let mut bodies = Vec::with_capacity(wire.reports.len());
     let mut reports = Vec::with_capacity(wire.reports.len());
@@ -47,7 +47,7 @@ pub(crate) fn parse_batch(bytes: &[u8]) -> Result<Arrival, BatchError> {
         reports.push(Report { seq, observed_at_ms, body });
         bodies.push(raw);
     }
-    Ok(Arrival {
+    Ok(ReceivedBatch {
         batch: ReportBatch {
             offer: wire.offer,
             experiment: wire.experiment,
@@ -93,9 +93,9 @@ mod tests {
         ];
         for document in golden {
             let expected: ReportBatch = serde_json::from_str(document).unwrap();
-            let arrival = parse_batch(document.as_bytes()).unwrap();
-            assert_eq!(arrival.batch, expected);
-            for (report, raw) in expected.reports.iter().zip(&arrival.bodies) {
+            let received_batch = parse_batch(document.as_bytes()).unwrap();
+            assert_eq!(received_batch.batch, expected);
+            for (report, raw) in expected.reports.iter().zip(&received_batch.bodies) {
                 let body: ReportBody = serde_json::from_str(raw.get()).unwrap();
                 assert_eq!(body, report.body);
             }
@@ -119,11 +119,11 @@ mod tests {
             let text = format!(
                 r#"{BATCH_HEAD},"reports":[{{"seq":3,"observed_at_ms":-1,"body":{body}}}]}}"#
             );
-            let arrival =
+            let received_batch =
                 parse_batch(text.as_bytes()).unwrap_or_else(|error| panic!("{case}: {error}"));
             let expected = Report { seq: 3, observed_at_ms: -1, body: ReportBody::Unknown };
-            assert_eq!(arrival.batch.reports, [expected], "{case}");
-            assert_eq!(arrival.bodies[0].get(), body, "{case}");
+            assert_eq!(received_batch.batch.reports, [expected], "{case}");
+            assert_eq!(received_batch.bodies[0].get(), body, "{case}");
         }
     }
 
