@@ -64,7 +64,7 @@ impl MessageWriter {
 pub(super) enum Incoming {
     /// The program has connected, and the conversation can begin.
     Connected,
-    /// A text.
+    /// The program has sent a text.
     Text(String),
     /// The connection is closed, by the program or after an error.
     Closed,

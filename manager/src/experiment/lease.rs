@@ -29,7 +29,7 @@ struct Agent {
 }
 
 impl Leases {
-    /// Creates leases after which an agent counts as silent.
+    /// Creates an empty set of leases of this length.
     pub fn new(lease: Duration) -> Self {
         Self { lease, elapsed: Duration::ZERO, agents: HashMap::new() }
     }

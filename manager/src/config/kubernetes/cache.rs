@@ -25,7 +25,7 @@ impl CacheSpec {
     }
 }
 
-/// Reads the field.
+/// Reads the field `cache`. It is refused if the manager delivers neither the agent nor the code.
 pub(super) fn read(
     fields: &mut Section,
     host_path_allowed: bool,

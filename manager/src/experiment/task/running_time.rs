@@ -10,7 +10,7 @@ use crate::experiment::state::ExperimentState;
 /// The time between two records of the running time. A killed manager forgets at most this time.
 const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The running time.
+/// The running time before and during this run of the manager.
 pub(super) struct RunningTime {
     /// The running time before this run, and the start of this run.
     before: Duration,

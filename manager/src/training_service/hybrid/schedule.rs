@@ -175,7 +175,7 @@ impl Schedule {
         if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
             return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
-        // A part without room keeps even a trial waiting about which it has not reported yet.
+        // On a full service, a submitted trial counts as waiting before the service reports it.
         let waits = |placed: &PlacedTrial| match placed.phase {
             PlacementPhase::Waiting => true,
             PlacementPhase::Submitted => *room == FreeRoom::Queue,

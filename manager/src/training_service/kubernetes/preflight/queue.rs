@@ -9,10 +9,10 @@ use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::{Cluster, Error, with_retries};
 use crate::training_service::kubernetes::kueue;
 
-/// The time after which Kueue takes back a trial whose pods are not ready, unless its administrator sets another.
+/// The time after which Kueue evicts a trial whose pods are not ready, unless its administrator sets another.
 const PODS_READY_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// Returns a warning if Kueue takes trials back before their own deadline. `None`: the deadline comes first.
+/// Returns a warning if Kueue evicts trials before their own deadline. `None`: the deadline comes first.
 fn deadline_warning(spec: &KubernetesSpec) -> Option<String> {
     spec.queue.as_ref().filter(|_| spec.start_up_deadline >= PODS_READY_TIMEOUT)?;
     let minutes = spec.start_up_deadline.as_secs() / 60;

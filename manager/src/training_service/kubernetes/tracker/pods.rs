@@ -317,7 +317,7 @@ impl ObservedPods {
         !std::mem::replace(&mut self.pod_entry(pod).has_left, true)
     }
 
-    /// Marks the deleted pods of a workload as past, because the workload runs again after its queue had taken it back.
+    /// Marks the deleted pods of a workload as past, because the workload runs again after its queue had evicted it.
     pub(super) fn mark_deleted_as_past(&mut self, workload: &str) {
         let own = self.seen.get_mut(workload).into_iter().flatten();
         own.filter(|pod| pod.is_deleted).for_each(|pod| pod.is_past = true);

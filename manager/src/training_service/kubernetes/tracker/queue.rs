@@ -1,4 +1,4 @@
-//! PURE: the place of a workload in a queue, which lets it run and may take it back.
+//! PURE: the place of a workload in a queue, which lets it run and may evict it.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub(super) struct QueueStatus {
     never_fits_since: Option<Duration>,
     /// The time since which the workload is suspended.
     suspended_since: Option<Duration>,
-    /// Set if the tracker has reported that the queue took the workload back, until the workload may run again.
+    /// Set if the tracker has reported that the queue evicted the workload, until the workload may run again.
     is_requeued: bool,
 }
 
@@ -97,7 +97,7 @@ impl QueueStatus {
         self.suspended_since = None;
     }
 
-    /// Records whether the tracker has reported that the queue took the workload back.
+    /// Records whether the tracker has reported that the queue evicted the workload.
     pub(super) fn set_requeued(&mut self, is_requeued: bool) {
         self.is_requeued = is_requeued;
     }

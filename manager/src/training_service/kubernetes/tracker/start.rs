@@ -7,15 +7,15 @@ use std::time::Duration;
 pub(super) struct StartProgress {
     /// The time since which the workload waits for a pod. `None`: its pods run.
     waits_since: Option<Duration>,
-    /// The time that the workload had waited for pods when its queue took it back.
+    /// The time that the workload had waited for pods when its queue evicted it.
     waited: Duration,
     /// The time since which the pods run. `None` also after the tracker has asked for a silent agent's output.
     runs_since: Option<Duration>,
     /// The number of pod places that have had a pod since the workload may run.
     places: u64,
-    /// Set if the workload has run, or may have, since its queue last took it back.
+    /// Set if the workload has run, or may have, since its queue last evicted it.
     has_run: bool,
-    /// Set if an agent has reported that the trial runs, until the queue takes the workload back.
+    /// Set if an agent has reported that the trial runs, until the queue evicts the workload.
     is_reported_running: bool,
 }
 

@@ -198,7 +198,7 @@ pub(super) fn pod_template(
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
     pod::set_output_folders(container, settings, job, role);
-    // A queue may take the trial back and admit it again, in another pod. A user who suspends it has the same effect. A
+    // A queue may evict the trial and admit it again, in another pod. A user who suspends it has the same effect. A
     // JobSet recreates a deleted Job.
     pod::set_variable_from_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
@@ -279,7 +279,7 @@ fn failed_job_outcome(condition: &Value) -> WorkloadOutcome {
     }
 }
 
-/// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
+/// Returns the outcome of a workload that its queue evicted and that cannot be resumed. The end of a pod that was
 /// stopped for the queue counted as the workload's failure.
 pub(super) fn eviction_outcome(message: &str) -> WorkloadOutcome {
     let why = format!(
