@@ -10,3 +10,4 @@ pub mod ids;
 pub mod layout;
 pub mod local_socket;
 pub mod nearest;
+pub mod shell;

@@ -332,19 +332,6 @@ pub fn is_direction_mark(character: char) -> bool {
     )
 }
 
-/// Returns a command in the form for a shell. Words that the shell would split or interpret are quoted.
-pub fn command_line(words: &[String]) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
-    let quoted = words.iter().map(|word| {
-        if !word.is_empty() && word.chars().all(plain) {
-            word.clone()
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    });
-    quoted.collect::<Vec<_>>().join(" ")
-}
-
 /// Returns a trial's parameters as names and values. Members of nested choices have names such as `outer.inner`.
 pub fn flatten_parameters(parameters: &Value) -> Vec<(String, &Value)> {
     fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {
@@ -403,12 +390,6 @@ mod tests {
         for (ended_at_ms, open, expected) in table {
             assert_eq!(is_interrupted(ended_at_ms, open), expected, "{ended_at_ms:?} {open:?}");
         }
-    }
-
-    #[test]
-    fn a_command_is_quoted_for_a_shell() {
-        let words = ["sh", "-c", "echo it's $X", "", "a=b"].map(str::to_owned);
-        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s $X' '' a=b");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::search::search_space::Parameters;
 use crate::util::nearest::suggest_names;
+use crate::util::shell;
 
 /// Replaces every `{{name}}` that names one of the parameters. A string is inserted as its text, any other value as
 /// JSON.
@@ -212,18 +213,14 @@ impl ShellPosition {
     /// Returns the text that the shell reads as `value` at this position.
     fn quote(&self, value: &str, next: Option<char>) -> String {
         let mut text = match self.quotes.last() {
-            Some(QuoteKind::Single) => value.replace('\'', r"'\''"),
+            Some(QuoteKind::Single) => shell::escape_single_quotes(value),
             // The value gets its own pair of quotes, because a plain `sh` does not support `$'...'` and would keep a
             // backslash.
-            Some(QuoteKind::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
+            Some(QuoteKind::Escapes) => format!("''{}'$'", shell::escape_single_quotes(value)),
             Some(QuoteKind::Double) => escape(value, &['\\', '"', '$', '`']),
             Some(QuoteKind::Comment) => value.replace('\n', " "),
             None | Some(QuoteKind::Backquotes | QuoteKind::Parentheses) => {
-                if is_bare(value, self.word, next) {
-                    value.to_owned()
-                } else {
-                    format!("'{}'", value.replace('\'', r"'\''"))
-                }
+                if is_bare(value, self.word, next) { value.to_owned() } else { shell::quote(value) }
             }
         };
         // Backquotes remove one layer of backslashes from their content.

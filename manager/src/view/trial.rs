@@ -15,6 +15,7 @@ use crate::search::goals::Goals;
 use crate::search::repeats::Estimate;
 use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummaryRow};
 use crate::util::ids;
+use crate::util::shell::command_line;
 
 /// The maximum number of metrics that are kept for each trial.
 const MAX_METRICS: usize = 200;
@@ -376,7 +377,7 @@ fn manager_entry(event: store::TrialEventRow) -> TimelineEntry {
 /// Returns a command in the form for a shell. `None` if the value is not a command.
 fn shell_command(command: &Value) -> Option<String> {
     let words = command.as_array()?.iter().map(|word| word.as_str().map(str::to_owned));
-    Some(super::command_line(&words.collect::<Option<Vec<_>>>()?))
+    Some(command_line(&words.collect::<Option<Vec<_>>>()?))
 }
 
 fn agent_entry(report: &ReportRow) -> TimelineEntry {

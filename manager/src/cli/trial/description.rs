@@ -8,12 +8,12 @@ use crate::cli::terminal::parameter_cells::parameters;
 use crate::cli::terminal::plain_text::printable;
 use crate::cli::terminal::text_style::TextStyle;
 use crate::cli::terminal::trial_cells::{code, estimate, part_name, trial_duration};
-use crate::view;
+use crate::util::shell::command_line;
 
 /// Returns the description of a trial.
 pub(super) fn trial(one: &Value, style: TextStyle) -> String {
     let command = list_items(one, "command").filter_map(Value::as_str).map(str::to_owned);
-    let command = view::command_line(&command.collect::<Vec<_>>());
+    let command = command_line(&command.collect::<Vec<_>>());
     let own = [
         ("trial", member_text(one, "sequence")),
         ("id", linked_id(one, style)),

@@ -11,6 +11,7 @@ use super::{syntax, template};
 use crate::config::document::describe_kind;
 use crate::config::path_base::PathBase;
 use crate::config::section::{Problem, Section};
+use crate::util::shell;
 
 /// A group of identical pods.
 #[derive(Debug, Clone, PartialEq)]
@@ -287,9 +288,5 @@ fn command_of(container: &Value) -> Option<String> {
 
 fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+.,:/@%={}".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { shell::quote(word) }
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::shell::quoted;
 use crate::config::MachineSpec;
+use crate::util::shell::quote;
 
 /// Returns the script for a machine with this `configuration`, which `ssh -G` prints. `None`: the machine has no files
 /// with secrets, and `ssh` must not ask any question.
@@ -15,8 +15,8 @@ pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<Strin
     let mut cases = String::new();
     if let Some(file) = password_file {
         let host = hostname(configuration).unwrap_or(&machine.host);
-        let plain = quoted(&format!("@{host}'s password: "));
-        let interactive = quoted(&format!("@{host}) "));
+        let plain = quote(&format!("@{host}'s password: "));
+        let interactive = quote(&format!("@{host}) "));
         cases.push_str(&case_branch(&format!("*{plain}|'('*{interactive}*assword*"), file));
     }
     if let Some(file) = passphrase_file {
@@ -26,7 +26,7 @@ pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<Strin
 }
 
 fn case_branch(pattern: &str, file: &Path) -> String {
-    format!("{pattern}) exec cat -- {} ;;\n", quoted(&file.to_string_lossy()))
+    format!("{pattern}) exec cat -- {} ;;\n", quote(&file.to_string_lossy()))
 }
 
 fn hostname(configuration: &str) -> Option<&str> {

@@ -8,10 +8,11 @@ use trial_protocol::ExperimentId;
 
 use super::code_cache;
 use super::records::Records;
-use super::shell::{experiment_folder_script, folders, quoted};
+use super::shell::{experiment_folder_script, folders};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::util::layout::ExperimentDir;
+use crate::util::shell::quote;
 
 /// A reason why the removal is incomplete.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ async fn clean_machine(
     let (cache, root) = folders(machine);
     let (place, prune) =
         (experiment_folder_script(experiment.as_str()), code_cache::prune_script());
-    let experiment = quoted(experiment.as_str());
+    let experiment = quote(experiment.as_str());
     // The script recognises an agent by its lock, its program and its command line, so that it ends no other process
     // with a reused id. It also removes code that no experiment uses. With the last experiment, it removes the cache
     // of agents.

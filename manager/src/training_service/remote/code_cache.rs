@@ -5,7 +5,8 @@
 //! The number of links shows whether an experiment uses an archive. On a file system without hard links, each
 //! experiment receives its own copy.
 
-use super::shell::{LINE_MARK, quoted};
+use super::shell::LINE_MARK;
+use crate::util::shell::quote;
 
 /// The folder of the archives, next to the experiments' folders. No experiment id contains a dot.
 const CACHE_FOLDER: &str = ".code";
@@ -26,7 +27,7 @@ if whole "$own" || {{ whole "$cached" && link; }}; then echo {LINE_MARK}code; fi
 /// Returns the script that reads an archive from its standard input. The script stores the archive atomically in the
 /// experiment's folder `folder`, and then in the cache below `$root`.
 pub(super) fn receive_script(folder: &str, sha256: &str) -> String {
-    let folder = quoted(folder);
+    let folder = quote(folder);
     format!(
         r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
 [ "$(sha256sum < "$new")" = "{sha256}  -" ] || {{ echo "the code arrived damaged" >&2; exit 1; }}
@@ -64,7 +65,7 @@ mod tests {
 
     /// Runs a script, and returns whether it succeeded, and its output.
     fn run(root: &Path, script: &str, input: &Path) -> (bool, String) {
-        let root = quoted(root.to_str().unwrap());
+        let root = quote(root.to_str().unwrap());
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &format!("root={root}\n{script}")]);
         shell.stdin(Stdio::from(fs::File::open(input).unwrap()));

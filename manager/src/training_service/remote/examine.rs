@@ -11,12 +11,13 @@ use tokio::net::UnixListener;
 use super::logind::{self, Logind};
 use super::shell::{
     FURTHER_TOOLS, LINE_MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, missing_tools_fault,
-    missing_tools_script, quoted,
+    missing_tools_script,
 };
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
 use crate::util::files::write_file;
+use crate::util::shell::quote;
 
 /// The least free space of a machine, which must suffice for an agent, the code, and the trials' files.
 const MIN_FREE_SPACE_MIB: u64 = 200;
@@ -219,7 +220,7 @@ async fn try_tunnel(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, 
     let folder = ssh.run("umask 077; mktemp -d /tmp/tk-XXXXXX").await?;
     let folder = folder.lines().last().unwrap_or_default().trim();
     let forwarded = ssh.forward(&format!("{folder}/sock"), &here).await;
-    ssh.run(&format!("rm -rf {}", quoted(folder))).await?;
+    ssh.run(&format!("rm -rf {}", quote(folder))).await?;
     forwarded.map(|()| "it can reach the manager through SSH".to_owned()).map_err(|why| {
         format!(
             "it forwards no socket to the manager; AllowStreamLocalForwarding in its sshd_config must allow it, or the machine \

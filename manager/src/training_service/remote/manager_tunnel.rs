@@ -4,8 +4,8 @@
 use std::io;
 use std::path::Path;
 
-use super::shell::quoted;
 use super::ssh::Ssh;
+use crate::util::shell::quote;
 
 /// The address in the file next to the socket. It is invalid, so that no agent connects to a port.
 const NO_ADDRESS: &str = "http://127.0.0.1:0";
@@ -66,7 +66,7 @@ pub(super) async fn open<'a>(
 /// Makes the agent on the machine test whether it reaches the manager directly. Returns `false` for a machine that has
 /// had a socket, because agents that have seen a socket use only the socket.
 async fn can_reach_manager(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
-    let (agent, url, folder) = (quoted(agent), quoted(&direct.url), quoted(root));
+    let (agent, url, folder) = (quote(agent), quote(&direct.url), quote(root));
     let trust = match direct.authority {
         Some(_) => format!("--ca-file {folder}/{AUTHORITY_FILE}"),
         None => String::new(),
@@ -86,7 +86,7 @@ async fn forward_socket(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), Stri
             "{new} is too long for a socket, which may have {MAX_SOCKET_PATH_BYTES} bytes; set a shorter `remoteDirectory`"
         ));
     }
-    let (folder, file) = (quoted(root), quoted(&new));
+    let (folder, file) = (quote(root), quote(&new));
     ssh.run(&format!("chmod 700 {folder} && rm -f {file}")).await?;
     ssh.forward(&new, socket).await.map_err(|why| {
         format!("the machine does not forward a socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")

@@ -20,13 +20,14 @@ use super::manager_tunnel::{self, AUTHORITY_FILE, DirectAddress};
 use super::records::Fence;
 use super::shell::{
     LINE_MARK, SESSION_TOOLS, experiment_folder_script, folders, missing_tools_fault,
-    missing_tools_script, quoted,
+    missing_tools_script,
 };
 use super::ssh::{ControlConnection, Ssh};
 use super::{code_cache, examine, logind};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
+use crate::util::shell::quote;
 
 /// The time limit for the helper's answers to the first requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -138,10 +139,9 @@ impl Session {
         root: &str,
     ) -> Result<Self, String> {
         let path = machine.python_path.as_ref();
-        let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
+        let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quote(path)));
         let (path, launcher) = (path.unwrap_or_default(), logind::launcher_script());
-        let line =
-            format!("{launcher}{path}exec \"$@\" {} machine {}", quoted(agent), quoted(root));
+        let line = format!("{launcher}{path}exec \"$@\" {} machine {}", quote(agent), quote(root));
         let mut helper = ssh.script_command(&line);
         helper.stdin(Stdio::piped());
         let mut helper = helper.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
@@ -330,7 +330,7 @@ if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256} 
     }
     let rest: Vec<&str> = output.collect();
     warn_of_limitations(&machine.name, &rest);
-    let file = quoted(agent);
+    let file = quote(agent);
     if !rest.contains(&"agent") {
         let script = format!(
             r#"set -e; umask 077; mkdir -p "$(dirname {file})"; new={file}.$$; trap 'rm -f "$new"' EXIT; cat > "$new"

@@ -1,6 +1,7 @@
 //! PURE: words and folders in the scripts that machines run, and the command that runs a script.
 
 use crate::config::MachineSpec;
+use crate::util::shell::quote;
 
 /// The mark of the lines that TrialKeeper's scripts print, which a login shell's banner does not have.
 pub(super) const LINE_MARK: &str = "tk:";
@@ -34,11 +35,6 @@ pub(super) fn missing_tools_fault(tools: &[&str]) -> Option<String> {
     packages.dedup();
     let (tools, packages) = (tools.join(", "), packages.join(", "));
     (!tools.is_empty()).then(|| format!("it lacks {tools}; install {packages} there"))
-}
-
-/// Quotes a text as one word of a Bourne shell.
-pub(super) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// The characters that a quoted word of a login shell may not contain, and their stand-ins. A C shell does not accept
@@ -80,7 +76,7 @@ case $files in {shared}) [ -e "$root/$at/manager.url" ] || at=$at/$(uname -n) ;;
 /// Returns the folders of agents and of experiments, as words of a shell.
 pub(super) fn folders(machine: &MachineSpec) -> (String, String) {
     match &machine.directory {
-        Some(folder) => (quoted(&format!("{folder}/agent")), quoted(folder)),
+        Some(folder) => (quote(&format!("{folder}/agent")), quote(folder)),
         None => (
             r#""${XDG_CACHE_HOME:-$HOME/.cache}/trialkeeper/agent""#.to_owned(),
             r#""$HOME/.local/share/trialkeeper/remote""#.to_owned(),
@@ -128,7 +124,7 @@ done; exec "$@" echo "last \"word\""
                 std::fs::create_dir_all(root.join("e")).unwrap();
                 std::fs::write(root.join("e/manager.url"), "").unwrap();
             }
-            let (root, place) = (quoted(root.to_str().unwrap()), experiment_folder_script("e"));
+            let (root, place) = (quote(root.to_str().unwrap()), experiment_folder_script("e"));
             let script = format!("root={root}\n{place}\nprintf '%s %s' \"$at\" \"$files\"");
             let mut shell = std::process::Command::new("/bin/sh");
             shell
@@ -201,7 +197,7 @@ done; exec "$@" echo "last \"word\""
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn a_shell_reads_back_what_was_quoted(text in "[^\0]*") {
-            let line = format!("printf %s {}", quoted(&text));
+            let line = format!("printf %s {}", quote(&text));
             let output = std::process::Command::new("/bin/sh").args(["-c", &line]).output().unwrap();
             prop_assert_eq!(output.stdout, text.into_bytes());
         }

@@ -9,13 +9,14 @@ use super::super::base::url;
 use super::super::display;
 use super::super::page::{exact_time, time_zone};
 use crate::job_state::JobState;
-use crate::view::{self, TrialDetail};
+use crate::util::shell::command_line;
+use crate::view::TrialDetail;
 
 pub(super) fn command(detail: &TrialDetail) -> Markup {
     html! {
         h2 { "Command" }
         @if let Some(command) = &detail.command {
-            pre.file tabindex="0" { (display::sanitize(&view::command_line(command))) }
+            pre.file tabindex="0" { (display::sanitize(&command_line(command))) }
             @if let Some(version) = &detail.agent_version { p.hint { "Started by trialkeeper " (display::sanitize(version)) } }
         } @else {
             p.hint { "The command has not been started." }
