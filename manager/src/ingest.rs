@@ -29,7 +29,7 @@ pub(crate) use received_batch::parse_batch;
 
 use crate::experiment::ExperimentHandle;
 use crate::store::{self, ReceivedBatch, Store};
-use crate::util::clock::Clock;
+use crate::util::clock::{Clock, to_ms};
 
 /// The number of attempts that can report at the same time. With more, some attempts share a lock.
 const INGEST_LOCKS: u64 = 1024;
@@ -115,7 +115,7 @@ impl Intake {
     /// Sets the lease: the time that agents may be silent before they are considered lost.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
-        self.lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+        self.lease_ms = Some(to_ms(lease));
         self
     }
 

@@ -40,6 +40,7 @@ use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::search::repeats::competitors;
 use crate::store::{CodeRow, ExperimentRow};
+use crate::util::clock::to_ms;
 use curve::Improvement;
 
 /// An experiment, in numbers.
@@ -160,9 +161,7 @@ pub fn experiment_view(
         trial_repeats: spec.trial_repeats,
         trial_concurrency: spec.trial_concurrency,
         max_trial_number: spec.max_trial_number,
-        max_experiment_duration_ms: spec
-            .max_experiment_duration
-            .map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+        max_experiment_duration_ms: spec.max_experiment_duration.map(to_ms),
         trials: snapshot.trials.len(),
         counts,
         causes,

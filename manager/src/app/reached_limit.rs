@@ -6,6 +6,7 @@ use std::time::Duration;
 use trial_protocol::ExperimentId;
 
 use crate::config::ExperimentSpec;
+use crate::util::clock::to_ms;
 use crate::view::format_duration;
 
 /// A limit that a search has reached.
@@ -64,8 +65,7 @@ impl ReachedLimit {
 
 impl fmt::Display for ReachedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time =
-            |time: &Duration| format_duration(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let time = |time: &Duration| format_duration(to_ms(*time));
         match self {
             Self::Trials { limit, trials } => {
                 let plural = if *trials == 1 { "" } else { "s" };

@@ -11,6 +11,7 @@ use crate::config;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::search::search_space::SearchSpace;
+use crate::util::clock::to_ms;
 use crate::util::errors::error_chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::Improvement;
@@ -32,8 +33,7 @@ pub(in crate::api) async fn present_view(
     let spec = config::from_canonical(&row.canonical)
         .map_err(|error| Error::Unwritable(error.to_string()))?;
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
-    let elapsed = running
-        .map_or(row.elapsed_ms, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+    let elapsed = running.map_or(row.elapsed_ms, to_ms);
     let versions = state.store.attempt_records().code_versions(MAX_CODE_VERSIONS).await?;
     let now_ms = state.clock.now_ms();
     let shown = view::experiment_view(&row, &spec, snapshot, &versions, elapsed, now_ms);

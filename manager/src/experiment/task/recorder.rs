@@ -17,7 +17,7 @@ use crate::store::{
     TrialTimes,
 };
 use crate::training_service::{JobImage, JobPart};
-use crate::util::clock::Clock;
+use crate::util::clock::{Clock, to_ms};
 use crate::util::errors::error_chain;
 use crate::util::ids;
 
@@ -239,7 +239,7 @@ impl Recorder {
         elapsed: Duration,
         notification: Option<NewNotification>,
     ) -> Result<(), store::Error> {
-        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let elapsed_ms = to_ms(elapsed);
         let (store, word, now) = (&self.store, state.as_str(), self.clock.now_ms());
         let write = || store.experiment().set_state(word, elapsed_ms, now, notification.clone());
         self.inbox.retry_while_transient(write).await
@@ -247,7 +247,7 @@ impl Recorder {
 
     /// Records the running time. A failure has no consequence, because the next record replaces this one.
     pub(super) async fn record_running_time(&self, elapsed: Duration) {
-        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let elapsed_ms = to_ms(elapsed);
         if let Err(error) = self.store.experiment().set_elapsed(elapsed_ms).await {
             debug!(error = error_chain(&error), "cannot record the running time");
         }

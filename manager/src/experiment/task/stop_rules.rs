@@ -19,6 +19,7 @@ use crate::experiment::ExperimentHandle;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::state::State;
 use crate::search::assessor::Bounds;
+use crate::util::clock::to_ms;
 
 /// The time for which the agent keeps a trial's time limit beyond the limit itself.
 const TIME_LIMIT_MARGIN: Duration = Duration::from_hours(1);
@@ -148,8 +149,4 @@ impl StopRules {
 /// Returns the number of other trials that may end before a live trial.
 fn other_live_trials(state: &State) -> usize {
     state.live_count().saturating_sub(1)
-}
-
-fn to_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
