@@ -35,9 +35,9 @@ pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 pub use trial_cache::{Snapshot, TrialCache};
 
 use crate::config::ExperimentSpec;
-use crate::experiment::result::is_better;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
+use crate::search::goals::is_better;
 use crate::search::repeats::competitors;
 use crate::store::{CodeRow, ExperimentRow};
 use crate::util::clock::to_ms;

@@ -227,17 +227,6 @@ impl Steps {
     }
 }
 
-/// Returns whether `candidate` is better than `best`. A missing number, NaN or an infinity is never better: the last
-/// two usually result from an error such as a division by zero.
-pub fn is_better(direction: Direction, candidate: Option<f64>, best: Option<f64>) -> bool {
-    let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };
-    match (best.filter(|number| number.is_finite()), direction) {
-        (None, _) => true,
-        (Some(best), Direction::Maximize) => candidate > best,
-        (Some(best), Direction::Minimize) => candidate < best,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -426,28 +415,5 @@ mod tests {
         assert_eq!(steps.history(), [0.1]);
         assert!(steps.insert(&metric("acc", Intermediate, 1, 0.2)));
         assert_eq!(steps.history(), [0.1, 0.2, 0.3]);
-    }
-
-    #[test]
-    fn only_numbers_compete() {
-        use Direction::{Maximize, Minimize};
-        let nan = Some(f64::NAN);
-        #[rustfmt::skip]
-        let table = [
-            ("a number beats no result",     Maximize, Some(0.0), None,      true),
-            ("larger when maximising",      Maximize, Some(2.0), Some(1.0), true),
-            ("not smaller",                 Maximize, Some(1.0), Some(2.0), false),
-            ("smaller when minimising",     Minimize, Some(1.0), Some(2.0), true),
-            ("the first of two equal ones",  Minimize, Some(1.0), Some(1.0), false),
-            ("NaN never wins",              Maximize, nan,       None,      false),
-            ("NaN always loses",            Maximize, Some(0.0), nan,       true),
-            ("infinity never wins",         Maximize, Some(f64::INFINITY), Some(1.0), false),
-            ("nor negative infinity",        Minimize, Some(f64::NEG_INFINITY), None, false),
-            ("infinity always loses",       Maximize, Some(1.0), Some(f64::INFINITY), true),
-            ("no result never wins",         Minimize, None,      None,      false),
-        ];
-        for (case, direction, candidate, best, better) in table {
-            assert_eq!(is_better(direction, candidate, best), better, "{case}");
-        }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use trial_protocol::{Direction, MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
-use crate::experiment::result::is_better;
+use crate::search::goals::is_better;
 
 /// Thins a curve to about `points` points: the first, the last, and the lowest and the highest of each stretch in
 /// between, so that no peak is lost. `number` returns the value of a point. A point without a number is kept only if

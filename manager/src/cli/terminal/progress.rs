@@ -17,10 +17,9 @@ use super::plain_text::printable;
 use crate::app::RunningManager;
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::notice::Notice;
-use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::search::goals::Goals;
+use crate::search::goals::{Goals, is_better};
 use crate::view::{self, Snapshot, pareto};
 
 mod line;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use trial_protocol::{Cause, Class, Direction, MetricValue, TrialJobId};
 
 use crate::experiment::RESUME_REMEDY;
-use crate::experiment::result::is_better;
+use crate::search::goals::is_better;
 
 /// The number of successive attempts that hold the search if they end before their command starts. The number must also
 /// exceed the concurrency. The cause may be an expired token, an agent that does not run in the image, or an

@@ -15,11 +15,11 @@ use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
 use crate::experiment::RESUME_REMEDY;
 use crate::experiment::notice::Notice;
-use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::notifications::OutboxWaker;
 use crate::notifications::event::{self, BestResult, Notification, NotificationSubject};
+use crate::search::goals::is_better;
 use crate::store::{self, NewNotification};
 use crate::training_service::JobWait;
 
