@@ -10,7 +10,7 @@ use super::selection::Error;
 use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
-use crate::util::files::try_lock;
+use crate::util::files::{LockOutcome, try_lock};
 use crate::util::layout::ExperimentDir;
 
 /// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
@@ -90,7 +90,8 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
 
 /// Returns the trials whose agents run on this machine: each holds the lock in the folder of its trial.
 fn running_trials(dir: &ExperimentDir) -> Vec<TrialJobId> {
-    let is_running = |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)));
+    let is_running =
+        |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(LockOutcome::Busy(_)));
     dir.trials().into_iter().filter(is_running).collect()
 }
 

@@ -31,7 +31,7 @@ use super::{
     TrainingService, TrialJobSpec,
 };
 use crate::token::Secret;
-use crate::util::files::{create_private_folder, try_lock, write_file};
+use crate::util::files::{LockOutcome, create_private_folder, try_lock, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 mod clean;
@@ -293,12 +293,12 @@ impl TrainingService for Local {
                 );
                 AdoptionResult::Alive
             }
-            Ok(Ok(lock)) => {
+            Ok(LockOutcome::Acquired(lock)) => {
                 drop(lock);
                 self.state.deliver_remaining_reports(trial).await;
                 gone()
             }
-            Ok(Err(file)) => {
+            Ok(LockOutcome::Busy(file)) => {
                 self.state.take_over(trial, LockHolder::read(&file).pid);
                 let state = Arc::clone(&self.state);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
@@ -401,7 +401,8 @@ impl LocalState {
     /// Returns the earlier agent of the job, if the new agent ended because it found the lock of the same attempt held.
     /// The manager that started the earlier agent was killed before that agent took the lock.
     fn earlier_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
-        let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
+        let path = self.settings.dir.trial(&job.trial).agent_lock();
+        let Ok(LockOutcome::Busy(file)) = try_lock(&path) else { return None };
         let holder = LockHolder::read(&file);
         let same = holder.attempt.as_deref() == Some(job.attempt.as_str());
         holder.pid.filter(|_| same).map(|pid| (file, pid))
@@ -476,8 +477,8 @@ async fn watch_unreadable_lock(
         match try_lock(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
             Err(_) => {}
-            Ok(Ok(_)) => break None,
-            Ok(Err(file)) => break Some(file),
+            Ok(LockOutcome::Acquired(_)) => break None,
+            Ok(LockOutcome::Busy(file)) => break Some(file),
         }
     };
     if let Some(file) = held {

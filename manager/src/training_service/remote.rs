@@ -26,7 +26,7 @@ use tracing::warn;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::job_protocol::{HelperMessage, JobEndReport, Reply};
-use self::machine_assignment::Assignments;
+use self::machine_assignment::{Assignments, JobToStop};
 use self::manager_tunnel::DirectAddress;
 use self::output::MAX_OUTPUTS;
 use self::records::{Fence, Records, TrialPlacement};
@@ -513,14 +513,18 @@ impl TrainingService for Remote {
 
     async fn stop(&self, trial: &TrialJobId) {
         let now = Instant::now();
-        let (waited, job) = self.state.assignments().request_stop(trial, now);
-        if let Some(attempt) = waited {
-            let event = JobEndEvent::unexplained(trial.clone(), attempt);
-            self.state.send_news(JobNews::Gone(event));
-        } else if let Some((number, attempt)) = job {
-            let params = json!({"key": self.state.attempt_key(trial, &attempt)});
-            self.state.assignments().request(number, trial, "cancel", &params, now);
-            self.state.changed.notify_one();
+        let job = self.state.assignments().request_stop(trial, now);
+        match job {
+            Some(JobToStop::Waiting(attempt)) => {
+                let event = JobEndEvent::unexplained(trial.clone(), attempt);
+                self.state.send_news(JobNews::Gone(event));
+            }
+            Some(JobToStop::Assigned { machine, attempt }) => {
+                let params = json!({"key": self.state.attempt_key(trial, &attempt)});
+                self.state.assignments().request(machine, trial, "cancel", &params, now);
+                self.state.changed.notify_one();
+            }
+            None => {}
         }
     }
 

@@ -29,12 +29,21 @@ pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// Takes the lock of an existing file if it is free. Returns the open file if another process holds the lock.
-pub fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
+/// The outcome of an attempt to lock a file.
+#[derive(Debug)]
+pub enum LockOutcome {
+    /// The lock was free, and is held until it is dropped.
+    Acquired(Flock<File>),
+    /// Another process holds the lock of this open file.
+    Busy(File),
+}
+
+/// Takes the lock of an existing file if it is free.
+pub fn try_lock(path: &Path) -> io::Result<LockOutcome> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Ok(lock)),
-        Err((file, Errno::EWOULDBLOCK)) => Ok(Err(file)),
+        Ok(lock) => Ok(LockOutcome::Acquired(lock)),
+        Err((file, Errno::EWOULDBLOCK)) => Ok(LockOutcome::Busy(file)),
         Err((_, error)) => Err(error.into()),
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use trial_protocol::TrialJobId;
 
 use super::AGENT_END_TIMEOUT;
-use crate::util::files::try_lock;
+use crate::util::files::{LockOutcome, try_lock};
 use crate::util::layout::ExperimentDir;
 
 /// The time limit for the end of an agent after SIGKILL.
@@ -39,7 +39,8 @@ pub(super) async fn clean(dir: &ExperimentDir) -> Result<(), RemainingAgents> {
             tokio::time::sleep(POLL_PAUSE).await;
         }
     }
-    let is_held = |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(Err(_)));
+    let is_held =
+        |id: &TrialJobId| matches!(try_lock(&dir.trial(id).agent_lock()), Ok(LockOutcome::Busy(_)));
     let left = dir.trials().into_iter().filter(is_held);
     let left: Vec<String> = left.map(|trial| trial.to_string()).collect();
     if left.is_empty() { Ok(()) } else { Err(RemainingAgents(left)) }

@@ -224,7 +224,7 @@ async fn clean_ends_the_agents_of_an_earlier_manager() {
     let dir = &bed.service.state.settings.dir;
     clean::clean(dir).await.unwrap();
     assert_eq!(bed.wait_for_file("stopped").await, "y\n", "the agent receives SIGTERM");
-    assert!(matches!(try_lock(&dir.trial(&trial()).agent_lock()), Ok(Ok(_))));
+    assert!(matches!(try_lock(&dir.trial(&trial()).agent_lock()), Ok(LockOutcome::Acquired(_))));
 }
 
 #[tokio::test]
@@ -236,7 +236,8 @@ async fn clean_signals_no_process_that_is_not_the_trial_s_agent() {
     // The test itself holds the lock, like a process on another machine, and the number is that of a bystander.
     let mut bystander = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     std::fs::write(&lock, format!("{}\nabcde-1\n", bystander.id())).unwrap();
-    let held = try_lock(&lock).unwrap().unwrap();
+    let held = try_lock(&lock).unwrap();
+    assert!(matches!(held, LockOutcome::Acquired(_)));
     let left = clean::clean(dir).await.unwrap_err().to_string();
     assert!(left.contains("abcde"), "{left}");
     assert!(bystander.try_wait().unwrap().is_none(), "the bystander must stay");

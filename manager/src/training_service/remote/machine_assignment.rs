@@ -88,6 +88,15 @@ pub(super) struct AbsentJob {
     pub(super) why: String,
 }
 
+/// A job for which a stop was requested.
+#[derive(Debug)]
+pub(super) enum JobToStop {
+    /// The job waited for a machine.
+    Waiting(AttemptId),
+    /// The job is on this machine.
+    Assigned { machine: usize, attempt: AttemptId },
+}
+
 #[derive(Debug)]
 struct Machine {
     name: String,
@@ -540,22 +549,14 @@ impl Assignments {
         self.jobs.remove(trial).is_some()
     }
 
-    /// Records a stop request. Returns the attempt of a job that waited for a machine, or else the job's machine and
-    /// attempt.
-    pub(super) fn request_stop(
-        &mut self,
-        trial: &TrialJobId,
-        now: Instant,
-    ) -> (Option<AttemptId>, Option<(usize, AttemptId)>) {
+    /// Records a stop request. A job that waits for a machine is removed. Returns `None` if the trial has no job.
+    pub(super) fn request_stop(&mut self, trial: &TrialJobId, now: Instant) -> Option<JobToStop> {
         if let Some(at) = self.waiting.iter().position(|job| job.spec.trial == *trial) {
-            return (self.waiting.remove(at).map(|job| job.spec.attempt), None);
+            return self.waiting.remove(at).map(|job| JobToStop::Waiting(job.spec.attempt));
         }
-        let job = self.jobs.get_mut(trial);
-        let on = job.map(|job| {
-            job.stop_requested.get_or_insert(now);
-            (job.machine, job.attempt.clone())
-        });
-        (None, on)
+        let job = self.jobs.get_mut(trial)?;
+        job.stop_requested.get_or_insert(now);
+        Some(JobToStop::Assigned { machine: job.machine, attempt: job.attempt.clone() })
     }
 
     /// Returns the jobs that no longer wait for their absent machines, sorted by id. The caller must fence them.
