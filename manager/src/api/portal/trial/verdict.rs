@@ -83,9 +83,9 @@ fn last_reading(gpu: &GpuSample) -> String {
         None => memory_amount(used),
     });
     let use_of = gpu.utilization_percent.map(|percent| format!("{percent} % in use"));
-    let heat = gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"));
+    let temperature = gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"));
     let name = gpu.name.as_deref().map(display::sanitize);
-    [name, memory, use_of, heat].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    [name, memory, use_of, temperature].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn memory_amount(bytes: u64) -> String {
