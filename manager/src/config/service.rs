@@ -22,10 +22,12 @@ pub(super) fn read_service(file: &mut Section, top: TopLevel<'_>) -> Result<Serv
         None => return Err(file.problem(path, "is missing; for example {platform: local}")),
         Some(Value::Array(parts)) => {
             // An unknown platform is more important than a mistake in the section of another one.
-            parts.iter().try_for_each(|part| find_reader(part).map(|_| ()))?;
-            hybrid::read_sections(parts, |part| find_reader(&part)?(part, top))?
+            for (i, part) in parts.iter().enumerate() {
+                find_reader(&format!("{path}[{i}]"), part)?;
+            }
+            hybrid::read_sections(parts, |part| find_reader(path, &part)?(part, top))?
         }
-        Some(value) => find_reader(&value)?(value, top)?,
+        Some(value) => find_reader(path, &value)?(value, top)?,
     };
     file.record(path, &service.canonical);
     Ok(service)
@@ -54,13 +56,13 @@ const PLATFORMS: [(&str, SectionReader); 8] = [
 /// NNI's older name of `openpai`.
 const OLDER_OPENPAI_PLATFORM: &str = "pai";
 
-/// Finds the reader of the requested platform's section.
-fn find_reader(service: &Value) -> Result<SectionReader, Problem> {
+/// Finds the reader of the platform that the section at `path` requests.
+fn find_reader(path: &str, service: &Value) -> Result<SectionReader, Problem> {
     let Some(members) = service.as_object() else {
         return Ok(local::read_section); // Not an object: reported when the section is opened.
     };
     let field = members.iter().find(|(key, _)| normalize_name(key) == "platform");
-    check_platform("trainingService.platform", field.map(|(_, value)| value))
+    check_platform(&format!("{path}.platform"), field.map(|(_, value)| value))
 }
 
 /// Checks that this build has the platform with this name, which is at `path`, and returns the reader of its section. An
