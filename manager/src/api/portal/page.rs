@@ -21,10 +21,10 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 /// The maximum length of an address to which the login returns, in bytes.
 const MAX_RETURN_PATH_BYTES: usize = 2000;
 
-/// The script of the page whose charts uPlot draws.
-const CURVES_SCRIPT: &str = "trial";
-/// The script of the page with a long table.
-const LIST_SCRIPT: &str = "trials";
+/// The name of the page whose charts uPlot draws.
+const CURVES_PAGE: &str = "trial";
+/// The name of the page with a long table.
+const LIST_PAGE: &str = "trials";
 /// The id of the element after that table.
 const LIST_END: &str = "list-end";
 
@@ -107,11 +107,11 @@ fn state_words() -> String {
     serde_json::to_string(&display::all_states()).unwrap_or_default()
 }
 
-/// Renders a page with the given title.
+/// Renders a page with the given title. A page with a script has a `name`: that of the script, `page-name.js`.
 pub(in crate::api) fn page(
     viewer: &Viewer,
     title: &str,
-    script: Option<&str>,
+    name: Option<&str>,
     content: &Markup,
 ) -> Response {
     let page = html! {
@@ -128,19 +128,19 @@ pub(in crate::api) fn page(
                     (title) " · " (viewer.experiment.as_deref().filter(|id| *id != title).unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href=(url("/assets/icon.svg"));
-                @if script == Some(CURVES_SCRIPT) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
+                @if name == Some(CURVES_PAGE) { link rel="stylesheet" href=(url("/assets/uplot.css")); }
                 link rel="stylesheet" href=(url("/assets/portal.css"));
                 // Without it, a browser lays out a long table several times while it reads it.
-                @if script == Some(LIST_SCRIPT) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
-                @if let Some(script) = script {
-                    @for script in page_scripts(script) {
+                @if name == Some(LIST_PAGE) { link rel="expect" href={ "#" (LIST_END) } blocking="render"; }
+                @if let Some(name) = name {
+                    @for script in page_scripts(name) {
                         link rel="modulepreload" href=(url(&format!("/assets/{script}")));
                     }
-                    @if script == CURVES_SCRIPT { script src=(url("/assets/uplot.js")) defer {} }
+                    @if name == CURVES_PAGE { script src=(url("/assets/uplot.js")) defer {} }
                     script type="module" src=(url("/assets/portal.js")) {}
                 }
             }
-            body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] data-states=[script.map(|_| state_words())] {
+            body data-page=[name] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] data-states=[name.map(|_| state_words())] {
                 a.skip href="#content" { "Skip to content" }
                 (page_header(viewer))
                 main #content tabindex="-1" { (content) }
