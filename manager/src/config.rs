@@ -54,6 +54,7 @@ pub use self::unintended::{endless_warning, space_warnings};
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::CHECKPOINT_FOLDER;
+use crate::util::shell;
 
 /// The greatest number of concurrent trials. A larger number is a typing error, and the manager would request so many
 /// proposals at once.
@@ -159,8 +160,9 @@ impl ExperimentSpec {
         let default =
             resolve_path(check::DEFAULT_WORKING_DIRECTORY, PathBase::for_stored_experiment());
         (given != data_dir && given != default).then(|| {
-            let given = given.display();
-            format!("the file's folder for results, {given}, has no effect; `--data-dir {given}` stores them there")
+            let given = given.display().to_string();
+            let option = shell::command_line(&["--data-dir".to_owned(), given.clone()]);
+            format!("the file's folder for results, {given}, has no effect; `{option}` stores them there")
         })
     }
 

@@ -14,13 +14,13 @@ use crate::util::nearest::normalize_name;
 /// The greatest number of problems that are reported.
 const MAX_PROBLEMS: usize = 20;
 
+/// The places of problems of the search space as a whole.
+const SEARCH_SPACE_PLACES: [&str; 3] = ["searchSpace", "searchSpaceFile", "the search space"];
+
 /// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
 /// first list, problems of the second list are left out.
 const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
-    (
-        &["searchSpace", "searchSpaceFile", "the search space"],
-        &["trialCommand", "tuner", "advisor", "assessor", "trainingService"],
-    ),
+    (&SEARCH_SPACE_PLACES, &["trialCommand", "tuner", "advisor", "assessor", "trainingService"]),
     (
         &["tuner", "advisor"],
         &[
@@ -97,7 +97,7 @@ fn may_follow_from_repair(place: &str, repaired: &[String]) -> bool {
         dependent.contains(&place) && sections.iter().any(|section| is_repaired(section))
     });
     let of_substitute = place.starts_with(PARAMETER_PREFIX)
-        && DEPENDENT_FIELDS[0].0.iter().any(|field| is_repaired(field));
+        && SEARCH_SPACE_PLACES.iter().any(|place| is_repaired(place));
     let of_parameter = PARAMETER_DEPENDENT_FIELDS.contains(&place)
         && repaired.iter().any(|known| known.starts_with(PARAMETER_PREFIX));
     of_section || of_substitute || of_parameter

@@ -424,6 +424,8 @@ fn a_working_directory_elsewhere_causes_a_warning() {
     assert_eq!(warning(json!({"experimentWorkingDirectory": "/data"})), None);
     let elsewhere = warning(json!({"experimentWorkingDirectory": "/disk"})).unwrap();
     assert!(elsewhere.contains("`--data-dir /disk`"), "{elsewhere}");
+    let spaced = warning(json!({"experimentWorkingDirectory": "/my disk"})).unwrap();
+    assert!(spaced.contains("`--data-dir '/my disk'`"), "{spaced}");
 }
 
 #[test]
