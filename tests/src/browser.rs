@@ -68,6 +68,8 @@ impl Browser {
             "--disable-component-update",
             "--disable-sync",
             "--no-first-run",
+            // Chromium's own pages for suggestions below the address bar cost a third of its processor time here.
+            "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",
             "--disable-dev-shm-usage",
             "--force-device-scale-factor=1",
             folder.as_str(),
