@@ -28,6 +28,7 @@ mod prepare;
 mod recorder;
 mod running_time;
 mod stop_rules;
+mod stored_trials;
 mod transient_errors;
 mod trial_effects;
 mod trial_ends;

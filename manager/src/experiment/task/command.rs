@@ -11,8 +11,8 @@ use super::announcer::Announcer;
 use super::launcher::JobLauncher;
 use super::live_trials::LiveTrials;
 use super::new_trials::complete_point;
-use super::prepare;
 use super::recorder::Recorder;
+use super::stored_trials::{replay_results, stored_samples};
 use crate::config::{self, ExperimentSpec, TunerChoice};
 use crate::experiment::advisers::Advisers;
 use crate::experiment::command::{Command, CommandError, NewLimits};
@@ -20,7 +20,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, ExperimentState, State, UserChange};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{SampleReceiver, read_samples};
-use crate::search::tuner::{self, Outcome, Sample, TRIAL_BUDGET};
+use crate::search::tuner::{self, TRIAL_BUDGET};
 use crate::store::{ImportedRow, TrialRow};
 use crate::util::errors::error_chain;
 
@@ -194,7 +194,7 @@ impl CommandHandler<'_> {
         let now = self.recorder.now_ms();
         self.recorder.store().experiment().insert_imported(fresh.clone(), now).await?;
         let count = fresh.len();
-        self.advisers.import(prepare::stored_samples(fresh));
+        self.advisers.import(stored_samples(fresh));
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
@@ -222,31 +222,10 @@ impl CommandHandler<'_> {
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
         };
         let mut native = native.map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
-        let mut open = Vec::new();
-        if let Some(tuner) = &mut native {
-            tuner.import(&prepare::stored_samples(
-                self.recorder.store().experiment().imported_rows().await?,
-            ));
-            for row in self.recorder.store().trials().all().await? {
-                let none = Parameters::new();
-                let ended = !prepare::is_interrupted(&row) && row.state.is_final();
-                let outcome =
-                    prepare::stored_outcome(self.recorder.store(), self.spec, &row).await?;
-                let Some(id) = row.parameter_id else {
-                    let parameters = row.parameters.as_object().unwrap_or(&none).clone();
-                    if let (true, Outcome::Result(value)) = (ended, outcome) {
-                        tuner.import(&[Sample { parameters, value }]);
-                    }
-                    continue;
-                };
-                tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
-                if ended {
-                    tuner.observe(id, &outcome);
-                } else {
-                    open.push((row.id, id));
-                }
-            }
-        }
+        let open = match &mut native {
+            Some(tuner) => replay_results(tuner.as_mut(), self.recorder.store(), self.spec).await?,
+            None => Vec::new(),
+        };
         let stored = spec.canonical.clone();
         self.recorder.store().experiment().set_canonical(stored, None).await?;
         self.advisers.change_space(spec.search_space.as_json(), native);

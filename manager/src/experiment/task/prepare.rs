@@ -16,23 +16,24 @@ use super::live_trials::LiveTrials;
 use super::recorder::Recorder;
 use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
+use super::stored_trials::{is_interrupted, stored_outcome, stored_samples};
 use super::transient_errors::WriteWatch;
 use super::trial_ends::TrialEnds;
 use super::verdict_ends::VerdictEnds;
-use super::{Dependencies, ExperimentTask, LiveTrial, TaskEvent, trial_result};
+use super::{Dependencies, ExperimentTask, LiveTrial, TaskEvent};
 use crate::config::ExperimentSpec;
 use crate::experiment::ending;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
 use crate::experiment::state::{
-    self, ExperimentState, FailureLimit, Limits, SearchPolicy, State, StoredTrial, StoredTrialState,
+    ExperimentState, FailureLimit, Limits, SearchPolicy, State, StoredTrial, StoredTrialState,
 };
 use crate::job_state::JobState;
 use crate::notifications::event::NotificationSubject;
 use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
-use crate::store::{self, AttemptState, ImportedRow, ReportRow, Store, TrialRow};
+use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
 use crate::training_service::{AdoptionResult, JobEndEvent};
 use crate::util::ids;
 
@@ -389,24 +390,6 @@ async fn replay_result(
     Ok(None)
 }
 
-/// Returns whether a manager's own end interrupted a trial, which therefore runs again.
-pub(super) fn is_interrupted(row: &TrialRow) -> bool {
-    let interrupted = row.intent == Some(StopReason::ManagerShutdown);
-    interrupted && row.state.is_final() && row.state != JobState::Succeeded
-}
-
-/// Returns the outcome of an ended trial, for the tuner.
-pub(super) async fn stored_outcome(
-    store: &Store,
-    spec: &ExperimentSpec,
-    row: &TrialRow,
-) -> Result<Outcome, store::Error> {
-    let result = trial_result(store, spec, &row.id, &row.attempt).await?;
-    let counts = state::is_result_for_tuner(row.state, row.intent);
-    let number = result.final_value.filter(|value| counts && value.number().is_some());
-    Ok(number.map_or(Outcome::Failed, Outcome::Result))
-}
-
 /// Returns the intermediate results of a trial's attempt, if they are needed.
 async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
     let mut steps = Steps::new(deps.spec.objective.as_deref());
@@ -421,13 +404,4 @@ async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, 
         }
     }
     Ok(steps)
-}
-
-/// Returns stored results for a tuner.
-pub(super) fn stored_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
-    let sample = |row: ImportedRow| {
-        let parameters = row.parameters.as_object()?.clone();
-        Some(Sample { parameters, value: row.value.into() })
-    };
-    rows.into_iter().filter_map(sample).collect()
 }
