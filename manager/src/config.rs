@@ -359,16 +359,40 @@ fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec,
     if !v1::is_v1(&document) {
         return check_v2(document, base);
     }
-    let converted = v1::check_platform(&document).and_then(|()| v1::convert(document));
-    let mut converted = converted.map_err(|problem| vec![problem])?;
-    let (v2, ignored) = (std::mem::take(&mut converted.v2), std::mem::take(&mut converted.ignored));
-    let checked = check_v2(v2, base).map(|mut spec| {
-        spec.ignored.extend(ignored);
-        spec
-    });
-    checked.map_err(|problems| {
-        problems.into_iter().map(|problem| converted.translate_problem(problem)).collect()
-    })
+    v1::check_platform(&document).map_err(|problem| vec![problem])?;
+    let (converted, mut problems) = convert_known_fields(document)?;
+    let checked = check_v2(converted.v2.clone(), base);
+    for problem in checked.as_ref().err().into_iter().flatten() {
+        let problem = converted.translate_problem(problem.clone());
+        if !problem_list::is_repeated(&problem, &problems) {
+            problems.push(problem);
+        }
+    }
+    let spec = checked.ok().filter(|_| problems.is_empty());
+    spec.map(|spec| ExperimentSpec { ignored: converted.ignored, ..spec }).ok_or(problems)
+}
+
+/// Converts the known fields of a v1 document. Returns also the problems of its unknown fields.
+///
+/// # Errors
+///
+/// The document has a problem with which it cannot be converted.
+fn convert_known_fields(
+    mut document: Value,
+) -> Result<(v1::ConvertedDocument, Vec<Problem>), Vec<Problem>> {
+    let mut problems = Vec::new();
+    loop {
+        match v1::convert(document.clone()) {
+            Ok(converted) => return Ok((converted, problems)),
+            Err(problem) => {
+                let is_removed = problem_list::remove_unknown_fields(&mut document, &problem);
+                problems.push(problem);
+                if !is_removed {
+                    return Err(problems);
+                }
+            }
+        }
+    }
 }
 
 /// Locates problems in the text of the experiment file, or in the other file that they name.
@@ -409,7 +433,7 @@ fn find_in_template(places: &FieldLocations, path: &str) -> Option<Location> {
 /// Checks a document in v2 form. All its problems are reported at once.
 fn check_v2(mut document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve_registered_names(&mut document, base);
-    let spec = check::check(document.clone(), base).map_err(|first| {
+    check_new_experiment(document.clone(), base).map_err(|first| {
         let mut problems = problem_list::find_all_problems(document, base, first);
         for problem in &mut problems {
             if let Some(not_registered) =
@@ -419,8 +443,13 @@ fn check_v2(mut document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, V
             }
         }
         problems
-    })?;
-    labels::check_initial_trials(&spec).map(|()| spec).map_err(|problem| vec![problem])
+    })
+}
+
+/// Checks a document in v2 form, and the initial points against its search space. Returns the first problem.
+fn check_new_experiment(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec, Problem> {
+    let spec = check::check(document, base)?;
+    labels::check_initial_trials(&spec).map(|()| spec)
 }
 
 /// Reads another file in JSON or YAML, such as a search space or results.

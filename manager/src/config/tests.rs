@@ -276,7 +276,7 @@ fn a_users_own_tuner_may_have_any_search_space() {
         (json!({"tuner": class, "searchSpace": null}),                Some("searchSpace: has no value")),
         (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("3 problems\n  line 1, column 27: searchSpace.layers.min: unknown")),
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
-        (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
+        (json!({"tuner": null, "searchSpace": {}}),                   Some("2 problems\n  line 1, column 2: searchSpace: is empty")),
         // A typing error in the tuner is reported, rather than a problem of the space for another tuner.
         (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 135: tuner.clasName: unknown field; did you mean `className`? Allowed: name, className, codeDirectory, command, classArgs\n  line 1, column 192: debug: ")),
     ];
@@ -330,12 +330,35 @@ fn all_problems_and_only_problems_are_reported_at_once() {
                 "trainingService": {"platform": "local", "trialCommand": "t {{TRIAL_BUDGET}}"}}),
          &["tuner.classArgs.typo", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
-         &["trainingService.gpus", "objective"]),
+         &["trainingService.useActiveGpu", "trainingService.gpus", "objective"]),
+        // The tuner's name does not depend on the parameters. It is replaced by the suggested one.
+        (json!({"searchSpace": {"lr": {"_type": "choice", "_value": []}}, "tuner": {"name": "TPEE", "classArgs": {"seed": -1}}, "trialCommand": "t {{lrr}}"}),
+         &["searchSpace.lr._value", "trialCommand", "tuner.name", "tuner.classArgs.seed"]),
+        // Each argument is checked, and so are its assessor and its objective.
+        (json!({"tuner": {"name": "TPE", "classArgs": {"seed": -1, "foo": 1, "bar": 1}}, "objective": {"direction": "minimise"}, "assessor": {"name": "Medianstop", "classArgs": {"start_step": "a"}}, "colour": 1}),
+         &["tuner.classArgs.seed", "tuner.classArgs.foo", "tuner.classArgs.bar", "objective.direction", "assessor.classArgs.start_step", "colour"]),
+        (json!({"objective": {"metrc": "acc"}, "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "up"}}}),
+         &["tuner.classArgs.optimize_mode", "objective.metrc"]),
+        // An argument is not compared with the default of a faulty one.
+        (json!({"tuner": {"name": "BOHB", "classArgs": {"max_budget": "x", "min_budget": 50}}, "maxTrialNumber": 0}),
+         &["tuner.classArgs.max_budget", "maxTrialNumber"]),
+        (json!({"tuner": {"nmae": "TPE"}, "maxTrialNumber": 0}), &["tuner.nmae", "maxTrialNumber"]),
+        // The space of a tuner is not checked after a repair.
+        (json!({"searchSpace": null, "tuner": {"name": "Batch"}, "trialCommand": "t {{lr}}", "maxTrialNumber": 0}),
+         &["searchSpace", "maxTrialNumber"]),
+        (json!({"searchSpace": {"lr": {"_type": "choice", "_value": []}}, "tuner": {"name": "Batch"}, "maxTrialNumber": 0}), &["searchSpace.lr._value", "maxTrialNumber"]),
+        (json!({"searchSpace": {"lr": {"_type": "choise", "_value": [1]}, "b": {"_type": "uniform", "_value": [2, 1]}}, "tuner": {"name": "GridSearch"}, "trialConcurrency": 0}),
+         &["searchSpace.lr._type", "searchSpace.b._value", "trialConcurrency"]),
+        (json!({"tuner": {"name": "Oracle"}, "trialRepeats": 2, "maxTrialNumber": 0}), &["tuner.name", "maxTrialNumber"]),
+        // Initial points are checked against a valid space only.
+        (json!({"initialTrials": [{"lr": 2}], "maxTrialNumber": 0}), &["initialTrials[0].lr", "maxTrialNumber"]),
+        (json!({"initialTrials": [{"lr": 2}], "searchSpace": {"lr": {"_type": "choice", "_value": []}}, "maxTrialNumber": 0}),
+         &["searchSpace.lr._value", "maxTrialNumber"]),
     ];
     for (changes, expected) in table {
         let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
         let lines: Vec<_> = problem.lines().collect();
-        assert_eq!(lines[0], format!("{} problems", expected.len()), "{problem}");
+        assert_eq!(lines[0], format!("{} problems", expected.len()), "{changes}: {problem}");
         assert_eq!(lines.len(), 1 + expected.len(), "{problem}");
         for (line, path) in lines[1..].iter().zip(expected) {
             // A missing field of the document has no location.
@@ -393,6 +416,15 @@ fn a_search_space_file_is_read_as_json_or_yaml_and_named_in_errors() {
             }
             (loaded, _) => panic!("{text}: {loaded:?}"),
         }
+    }
+    let text = "{\"x\": [1],\n\"y\": {\"_type\": \"uniform\", \"_value\": [1, 0]}}";
+    std::fs::write(&space, text).unwrap();
+    let lines: Vec<String> = load(&file).unwrap_err().problem.lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (line, place) in
+        lines[1..].iter().zip(["line 1, column 2: x: ", "line 2, column 27: y._value: "])
+    {
+        assert!(line.starts_with(&format!("  {}: {place}", space.display())), "{line}");
     }
 }
 

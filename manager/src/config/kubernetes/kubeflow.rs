@@ -419,7 +419,7 @@ mod tests {
             (json!({"ps": elsewhere}),             "trainingService.ps.codeDirectory: differs from `trainingService.worker.codeDirectory`"),
             (json!({"worker": {"replicas": 0, "dockerImage": "i"}}), "trainingService.worker.replicas: expected an integer of at least 1"),
             (json!({"worker": {"replicas": 1}}),   "trainingService.worker.dockerImage: is missing"),
-            (json!({"worker": {"taskNumber": 1}}), "trainingService.worker.taskNumber: unknown field"),
+            (json!({"worker": {"dockerImage": "i", "taskNumber": 1}}), "trainingService.worker.taskNumber: unknown field"),
             (json!({"worker": {"dockerImage": "i", "codeDirectory": "nowhere"}}), "trainingService.worker.codeDirectory: "),
             (json!({"evaluator": role}),           "trainingService.evaluator: unknown field"),
             (json!({"taskRoles": [{"name": "foo", "dockerImage": "i"}], "worker": null}), "trainingService.taskRoles[0]: a TFJob"),

@@ -116,7 +116,40 @@ fn errors_of_a_legacy_file_have_its_terms() {
             document[name] = value.clone();
         }
         let problem = load_text(&document.to_string()).unwrap_err();
-        assert!(problem.starts_with(message), "{changes}: {problem}");
+        let lines = problem.lines().map(|line| {
+            let line = line.trim_start();
+            line.strip_prefix("line 1, column ")
+                .and_then(|rest| Some(rest.split_once(": ")?.1))
+                .unwrap_or(line)
+        });
+        let is_reported = lines.into_iter().any(|line| line.starts_with(message));
+        assert!(is_reported, "{changes}: {problem}");
+    }
+}
+
+#[test]
+fn an_unknown_field_of_a_legacy_file_does_not_hide_other_problems() {
+    let text = "
+trainingServicePlatform: local
+trialConcurrency: x
+colour: red
+searchSpace: {x: {_type: randint, _value: [0, 9]}}
+tuner: {builtinTunerNam: Random}
+trial: {command: 'true', comand: x}
+";
+    let problem = load_text(text).unwrap_err();
+    let lines: Vec<&str> = problem.lines().collect();
+    #[rustfmt::skip]
+    let expected = [
+        "4 problems",
+        "  line 3, column 1: trialConcurrency: expected an integer",
+        "  line 4, column 1: colour: unknown field",
+        "  line 6, column 9: tuner.builtinTunerNam: unknown field",
+        "  line 7, column 26: trial.comand: unknown field",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{problem}");
+    for (line, start) in lines.iter().zip(expected) {
+        assert!(line.starts_with(start), "{start}: {problem}");
     }
 }
 
