@@ -5,6 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::util::nearest::normalize_name;
+
 /// Reads a document as JSON, or else as YAML.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     let text = match std::str::from_utf8(bytes) {
@@ -111,6 +113,12 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
             format!("line {line}, column {column}: {}", with_remedy(cause))
         }
     }
+}
+
+/// Returns a member of an object under any of its spellings.
+pub(super) fn find_member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut members = object.as_object()?.iter();
+    members.find(|(key, _)| normalize_name(key) == normalize_name(name)).map(|(_, value)| value)
 }
 
 /// Returns the kind of a value, for the user.

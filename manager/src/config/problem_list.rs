@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use super::document::find_member;
 use super::path_base::PathBase;
 use super::section::{Problem, resolve_path};
 use super::{check_new_experiment, document};
@@ -178,12 +179,6 @@ fn find_place(problem: &Problem, document: &Value) -> String {
 
 fn top_level_field(path: &str) -> &str {
     path.split(['.', '[']).next().unwrap_or(path)
-}
-
-/// Returns a field under any of its spellings.
-fn find_member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
-    let mut members = object.as_object()?.iter();
-    members.find(|(key, _)| normalize_name(key) == normalize_name(name)).map(|(_, value)| value)
 }
 
 /// Repairs a problem, and returns the repaired place: the field alone if possible, or the part that contains it.

@@ -1,5 +1,6 @@
 //! Reads durations and amounts of memory in common notations. They are those of NNI 3.0
 //! (`nni/experiment/config/utils/public.py`) and those that NNI rejects: numbers in quotes, `4g`, `100ms`, `1h30m`.
+//! YAML 1.1, in which NNI reads its files, has a further notation: `1:30:00` are 5400 seconds.
 
 use std::time::Duration;
 
@@ -44,8 +45,9 @@ const MEBIBYTES_PER_UNIT: [(&str, f64); 14] = [
 /// are rounded up, as in NNI, unless the unit is `ms`.
 pub fn parse_duration(value: &Value) -> Result<Duration, String> {
     let form = "a duration such as 90, 90s, 10m, 1.5h or 2d";
-    let seconds =
-        parse_amount(value, &SECONDS_PER_UNIT).ok_or_else(|| describe_wrong_value(value, form))?;
+    let seconds = parse_amount(value, &SECONDS_PER_UNIT)
+        .or_else(|| parse_sexagesimal(value.as_str()?))
+        .ok_or_else(|| describe_wrong_value(value, form))?;
     let fine = value.as_str().is_some_and(|text| text.to_lowercase().contains("ms"));
     let seconds = if fine { seconds } else { seconds.ceil() };
     match Duration::try_from_secs_f64(seconds) {
@@ -96,6 +98,15 @@ fn parse_amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     Some(total)
 }
 
+/// Reads numbers in base 60 with a colon between them, such as `1:30:00` (<https://yaml.org/type/int.html>).
+fn parse_sexagesimal(text: &str) -> Option<f64> {
+    let (first, rest) = text.trim().split_once(':')?;
+    rest.split(':').try_fold(parse_number(first)?, |total, digits| {
+        let digits = parse_number(digits).filter(|digits| *digits < 60.0)?;
+        Some(total * 60.0 + digits)
+    })
+}
+
 /// Reads a decimal number. Rust's own parser would also accept `inf`, `nan` and a sign.
 fn parse_number(text: &str) -> Option<f64> {
     let digits = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -128,6 +139,12 @@ mod tests {
             (json!("1h30m"),   Some(5_400_000)),
             (json!("1h 30m"),  Some(5_400_000)),
             (json!(" 5 min "), Some(300_000)),
+            (json!("1:30:00"), Some(5_400_000)),
+            (json!("90:05"),   Some(5_405_000)),
+            (json!("1:60"),    None),
+            (json!("1:"),      None),
+            (json!(":30"),     None),
+            (json!("1:-5"),    None),
             (json!(0),         None),
             (json!("0s"),      None),
             (json!(-5),        None),

@@ -12,6 +12,7 @@ use self::fields::{
     REMOTE_FIELDS, ROLE_FIELDS, Renames, STORAGE_FIELDS, TRIAL_FIELDS, TRIAL_ROLES,
     V1_TOP_LEVEL_FIELDS,
 };
+use super::document::find_member;
 use super::section::{Problem, Section};
 use super::service;
 use crate::util::nearest::normalize_name;
@@ -70,14 +71,11 @@ pub(super) fn is_v1(document: &Value) -> bool {
 
 /// Returns the value of `trainingServicePlatform`, which only the v1 form has.
 fn platform_of(document: &Value) -> Option<&Value> {
-    let mut members = document.as_object()?.iter();
-    members
-        .find(|(key, _)| normalize_name(key) == "trainingserviceplatform")
-        .map(|(_, value)| value)
+    find_member(document, "trainingServicePlatform")
 }
 
-/// Refuses a platform that is not built in. This check precedes that of the fields, because those of such a platform
-/// are unknown.
+/// Refuses a platform that is not built in, and a file of version 2 with a platform of version 1. This check precedes
+/// that of the fields, because those of such a file are unknown.
 pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
     if name == service::HYBRID_PLATFORM {
@@ -87,6 +85,14 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     if let Some(name) = name.as_str().filter(|name| PLATFORMS_OF_VERSION_2.contains(name)) {
         let problem = format!(
             "`{name}` needs version 2 of the file, in which `trainingService` contains the platform: {{platform: {name}}}"
+        );
+        return Err(Problem::new("trainingServicePlatform", problem));
+    }
+    if find_member(document, "trialCommand").is_some() && find_member(document, "trial").is_none() {
+        let problem = format!(
+            "is a field of version 1 of the format, but `trialCommand` is one of version 2, in which \
+             `trainingService` contains the platform: {{platform: {}}}",
+            name.as_str().unwrap_or("local")
         );
         return Err(Problem::new("trainingServicePlatform", problem));
     }

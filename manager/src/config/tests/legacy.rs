@@ -97,6 +97,7 @@ fn errors_of_a_legacy_file_have_its_terms() {
         (json!({"tuner": null}),                                       "tuner: is missing; for example {builtinTunerName: Random}"),
         (json!({"tuner": {"classFileName": "m.py", "className": "C", "codeDir": "none"}}), "tuner.codeDir: "),
         (json!({"trainingServicePlatform": "plugin"}),                 "trainingServicePlatform: `plugin` needs version 2 of the file, in which `trainingService` contains the platform: {platform: plugin}"),
+        (json!({"trialCommand": "true", "trial": {"command": "true"}}), "trialCommand: unknown field"),
         (json!({"trainingServicePlatform": "frameworkcontroller"}),    "trial.taskRoles: is missing; for example [{name: worker, image: python:3.12-slim}]"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": {"name": "w"}}}), "trial.taskRoles: expected a list, found an object"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"taskRoles": [{"name": "w", "image": "i"}]}}), "trial.taskRoles[0].command: is missing"),
@@ -125,6 +126,17 @@ fn errors_of_a_legacy_file_have_its_terms() {
         let is_reported = lines.into_iter().any(|line| line.starts_with(message));
         assert!(is_reported, "{changes}: {problem}");
     }
+}
+
+#[test]
+fn a_file_of_version_2_with_a_platform_of_version_1_is_explained() {
+    let text = "{trainingServicePlatform: local, trialCommand: 'true', maxTrialNumber: 2}";
+    let problem = load_text(text).unwrap_err();
+    assert_eq!(
+        problem,
+        "trainingServicePlatform: is a field of version 1 of the format, but `trialCommand` is one of version 2, in \
+         which `trainingService` contains the platform: {platform: local}"
+    );
 }
 
 #[test]
