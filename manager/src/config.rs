@@ -44,7 +44,7 @@ pub use self::location::Location;
 pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
 use self::path_base::PathBase;
 pub use self::secret_file::SecretFile;
-use self::section::{Problem, resolve_path};
+use self::section::{MAX_PROBLEMS, Problem, resolve_path};
 pub use self::services::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::services::inherited::ServiceSection;
 use self::services::labels;
@@ -360,16 +360,17 @@ fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec,
         return check_v2(document, base);
     }
     v1::check_platform(&document).map_err(|problem| vec![problem])?;
-    let (converted, mut problems) = convert_known_fields(document)?;
+    let (converted, mut problems) = convert_known_fields(document.clone())?;
     let checked = check_v2(converted.v2.clone(), base);
     for problem in checked.as_ref().err().into_iter().flatten() {
         let problem = converted.translate_problem(problem.clone());
-        if !problem_list::is_repeated(&problem, &problems) {
+        if !problem_list::is_repeated(&problem, &problems, &document) {
             problems.push(problem);
         }
     }
-    let spec = checked.ok().filter(|_| problems.is_empty());
-    spec.map(|spec| ExperimentSpec { ignored: converted.ignored, ..spec }).ok_or(problems)
+    let mut spec = checked.ok().filter(|_| problems.is_empty()).ok_or(problems)?;
+    spec.ignored.extend(converted.ignored);
+    Ok(spec)
 }
 
 /// Converts the known fields of a v1 document. Returns also the problems of its unknown fields.
@@ -382,15 +383,16 @@ fn convert_known_fields(
 ) -> Result<(v1::ConvertedDocument, Vec<Problem>), Vec<Problem>> {
     let mut problems = Vec::new();
     loop {
-        match v1::convert(document.clone()) {
+        let problem = match v1::convert(document.clone()) {
             Ok(converted) => return Ok((converted, problems)),
-            Err(problem) => {
-                let is_removed = problem_list::remove_unknown_fields(&mut document, &problem);
-                problems.push(problem);
-                if !is_removed {
-                    return Err(problems);
-                }
-            }
+            Err(problem) => problem,
+        };
+        let mut found = problem.split_problems();
+        found.truncate(MAX_PROBLEMS + 1 - problems.len());
+        let is_removed = problem_list::remove_unknown_fields(&mut document, &found);
+        problems.extend(found);
+        if !is_removed || problems.len() > MAX_PROBLEMS {
+            return Err(problems);
         }
     }
 }

@@ -116,9 +116,9 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
 }
 
 /// Returns a member of an object under any of its spellings.
-pub(super) fn find_member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
-    let mut members = object.as_object()?.iter();
-    members.find(|(key, _)| normalize_name(key) == normalize_name(name)).map(|(_, value)| value)
+pub(super) fn find_member<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let wanted = normalize_name(name);
+    object.iter().find(|(key, _)| normalize_name(key) == wanted).map(|(_, value)| value)
 }
 
 /// Returns the kind of a value, for the user.

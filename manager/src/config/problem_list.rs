@@ -10,18 +10,17 @@ use serde_json::{Map, Value, json};
 
 use super::document::find_member;
 use super::path_base::PathBase;
-use super::section::{Problem, resolve_path};
+use super::section::{MAX_PROBLEMS, Problem, resolve_path};
 use super::{check_new_experiment, document};
 use crate::util::nearest::normalize_name;
 
-/// The greatest number of problems that are reported.
-const MAX_PROBLEMS: usize = 20;
-
 /// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
 /// first list, problems of the second list are left out.
-const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
+const DEPENDENT_FIELDS: [(&[&str], &[&str]); 5] = [
     (&SPACE_FIELDS, &["searchSpace", "initialTrials"]),
-    (&TUNER_FIELDS, &["trialRepeats", "assessor.className", "initialTrials"]),
+    (&TUNER_FIELDS, &["trialRepeats", "assessor.className", "assessor.name", "initialTrials"]),
+    (&DIRECTION_FIELDS, &["assessor.className", "assessor.name"]),
+    (&["objective", "objectives"], &["constraints", "targetMetric"]),
     (
         &["trainingService"],
         &[
@@ -38,38 +37,52 @@ const DEPENDENT_FIELDS: [(&[&str], &[&str]); 3] = [
 /// The parts that define the names for placeholders in commands.
 const SPACE_FIELDS: [&str; 2] = ["searchSpace", "searchSpaceFile"];
 const TUNER_FIELDS: [&str; 2] = ["tuner", "advisor"];
+/// The fields that state the direction of the objective.
+const DIRECTION_FIELDS: [&str; 5] = [
+    "objective",
+    "objective.direction",
+    "tuner.classArgs.optimize_mode",
+    "advisor.classArgs.optimize_mode",
+    "assessor.classArgs.optimize_mode",
+];
+/// The fields whose value decides which other fields are valid. A guess of their value would cause false problems.
+const KIND_FIELDS: [&str; 3] = ["tuner.name", "advisor.name", "assessor.name"];
 
-/// Returns the problems of a document, starting with the known first one, in the order of their discovery.
+/// Returns the problems of a document, starting with the known first one, in the order of their discovery. If there are
+/// more than [`MAX_PROBLEMS`], returns one more than these.
 pub(super) fn find_all_problems(
     mut document: Value,
     base: PathBase<'_>,
     first: Problem,
 ) -> Vec<Problem> {
+    let (original, known) = (document.clone(), first.clone());
     let (mut reported, mut repaired) = (Vec::new(), Vec::new());
     let space_file = inline_space_file(&mut document, base);
     let mut next = match &space_file {
         Some(_) => check_new_experiment(document.clone(), base).err(),
         None => Some(first),
     };
-    while let Some(mut problem) = next {
-        let others = std::mem::take(&mut problem.others);
+    while let Some(problem) = next {
         let is_certain = !may_follow_from_repair(&problem, &document, &repaired);
-        let problems = std::iter::once(problem).chain(others);
-        let places: Option<Vec<String>> = problems
-            .map(|problem| {
-                let place = repair(&mut document, &problem, &repaired);
-                if is_certain && !is_repeated(&problem, &reported) {
-                    reported.push(problem);
-                }
-                place
-            })
-            .collect();
-        let Some(places) = places.filter(|_| reported.len() < MAX_PROBLEMS) else { break };
-        repaired.extend(places);
+        let mut problems = problem.split_problems();
+        problems.truncate(MAX_PROBLEMS + 1 - reported.len());
+        let mut can_continue = true;
+        for problem in problems {
+            can_continue &= repair(&mut document, &problem, &mut repaired);
+            if is_certain && !is_repeated(&problem, &reported, &original) {
+                reported.push(problem);
+            }
+        }
+        if !can_continue || reported.len() > MAX_PROBLEMS {
+            break;
+        }
         next = check_new_experiment(document.clone(), base).err();
     }
+    if reported.is_empty() {
+        return vec![known];
+    }
     let in_space_file = |problem: Problem| match &space_file {
-        Some(file) if problem.path.starts_with("searchSpace") => {
+        Some(file) if top_level_field(&problem.path) == "searchSpace" => {
             let path = problem.path.strip_prefix(PARAMETER_PREFIX).unwrap_or(&problem.path);
             Problem { path: path.to_owned(), ..problem }.in_other_file(file)
         }
@@ -79,25 +92,32 @@ pub(super) fn find_all_problems(
 }
 
 /// Replaces `searchSpaceFile` by the content of the file, so that its parameters can be repaired. Returns the file.
-/// `None`: no file contains the search space, or its content is no object.
+/// `None`: no file contains the search space, or the file cannot be inlined.
 fn inline_space_file(document: &mut Value, base: PathBase<'_>) -> Option<PathBuf> {
-    if find_member(document, "searchSpace").is_some_and(|space| !space.is_null()) {
+    let members = document.as_object_mut()?;
+    let file = resolve_path(find_member(members, "searchSpaceFile")?.as_str()?, base);
+    let is_ambiguous = |name| members.keys().filter(|key| is_same_field(key, name)).count() > 1;
+    if SPACE_FIELDS.into_iter().any(is_ambiguous) {
         return None;
     }
-    let file = resolve_path(find_member(document, "searchSpaceFile")?.as_str()?, base);
     let space = document::parse(&std::fs::read(&file).ok()?).ok().filter(Value::is_object)?;
-    replace_members(document.as_object_mut()?, &SPACE_FIELDS, Some(("searchSpace", space)));
+    replace_members(members, &SPACE_FIELDS, Some(("searchSpace", space)));
     Some(file)
 }
 
-/// Returns whether the problem is that a field is missing whose misspelt name was reported.
-pub(super) fn is_repeated(problem: &Problem, reported: &[Problem]) -> bool {
+/// Returns whether the problem is a consequence of a reported one, which is an unknown field: a field that the file
+/// does not contain has this misspelt name, or the object lacks the field that was meant.
+pub(super) fn is_repeated(problem: &Problem, reported: &[Problem], original: &Value) -> bool {
     let (object, name) = split_path(&problem.path);
+    let is_given = get_value(original, &problem.path).is_some_and(|value| !value.is_null());
     let is_meant = |known: &Problem| {
         let names = |name: &str| known.message.contains(&format!("`{name}`"));
         names(&problem.path) || (split_path(&known.path).0 == object && names(name))
     };
-    reported.iter().any(|known| is_unknown(known) && is_meant(known))
+    let follows_from = |known: &Problem| {
+        split_path(&known.path).0 == problem.path || (!is_given && is_meant(known))
+    };
+    !is_unknown(problem) && reported.iter().any(|known| is_unknown(known) && follows_from(known))
 }
 
 /// Splits the path of a field into the path of its object, which is empty at the top, and its name.
@@ -134,17 +154,19 @@ fn is_command_of_repaired_part(
     if message.starts_with("is missing") {
         return path == "trialCommand" && is_repaired("trainingService");
     }
-    ["command", "commands", "trialCommand"].iter().any(|end| path.ends_with(end))
-        && SPACE_FIELDS.iter().chain(&TUNER_FIELDS).any(|field| is_repaired(field))
+    let is_trial_command = path == "trialCommand"
+        || (top_level_field(path) == "trainingService"
+            && ["command", "commands", "trialCommand"].iter().any(|end| path.ends_with(end)));
+    is_trial_command && SPACE_FIELDS.iter().chain(&TUNER_FIELDS).any(|field| is_repaired(field))
 }
 
-/// Returns whether a problem of an argument is a contradiction to a removed one, which its message names then.
+/// Returns whether an argument contradicts a removed argument, which the message names.
 fn contradicts_argument(problem: &Problem, removed: &str) -> bool {
     let (object, name) = split_path(removed);
     object.ends_with(".classArgs")
         && problem.path.starts_with(object)
         && !is_unknown(problem)
-        && problem.message.contains(name)
+        && problem.message.contains(&format!("`{name}`"))
 }
 
 /// The beginning of the place of a parameter in the search space.
@@ -168,7 +190,7 @@ fn find_place(problem: &Problem, document: &Value) -> String {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
         // A name may contain a dot, and be longer than another name.
-        let space = find_member(document, "searchSpace")?.as_object()?;
+        let space = find_member(document.as_object()?, "searchSpace")?.as_object()?;
         space.keys().filter(is_parameter).max_by_key(|name| name.len())
     });
     match parameter {
@@ -181,41 +203,60 @@ fn top_level_field(path: &str) -> &str {
     path.split(['.', '[']).next().unwrap_or(path)
 }
 
-/// Repairs a problem, and returns the repaired place: the field alone if possible, or the part that contains it.
-/// `None`: the part was repaired before.
-fn repair(document: &mut Value, problem: &Problem, repaired: &[String]) -> Option<String> {
+/// Repairs a problem, and adds the repaired place: the field alone if possible, or the part that contains it. Returns
+/// `false` if the part was repaired before.
+fn repair(document: &mut Value, problem: &Problem, repaired: &mut Vec<String>) -> bool {
     let part = find_place(problem, document);
     if repaired.contains(&part) {
-        return None;
+        return false;
     }
     if !repaired.contains(&problem.path) && repair_field(document, problem).is_some() {
-        return Some(problem.path.clone());
+        repaired.push(problem.path.clone());
+        return true;
     }
-    repair_part(document, &part).then_some(part)
+    let is_repaired = repair_part(document, &part);
+    repaired.push(part);
+    is_repaired
 }
 
 /// Renames a misspelt field, removes an unknown one or an argument of an algorithm, or replaces a misspelt word by the
-/// suggested one.
+/// suggested one. `None`: the field alone cannot be repaired.
 fn repair_field(document: &mut Value, problem: &Problem) -> Option<()> {
-    let Problem { path, message, .. } = problem;
+    let path = problem.path.as_str();
     let (object, name) = split_path(path);
-    // Another platform has other fields.
-    if top_level_field(path) == "searchSpace" || path == "trainingService.platform" {
+    let section = top_level_field(path);
+    let is_kind = KIND_FIELDS.contains(&path)
+        || (section == "trainingService" && path.ends_with(".platform"));
+    // The name of a field at the top may contain a dot.
+    let is_ambiguous = !object.is_empty() && document.get(path).is_some();
+    if section == "searchSpace" || is_kind || is_ambiguous {
         return None;
     }
-    let suggested =
-        message.split_once("did you mean `").and_then(|(_, rest)| rest.split('`').next());
-    if is_unknown(problem) || object.ends_with(".classArgs") {
+    let quoted = problem.message.split_once("did you mean `");
+    let suggested = quoted.and_then(|(_, rest)| rest.split('`').next());
+    if is_unknown(problem) {
         let members = follow_path(document, object)?.as_object_mut()?;
+        // Without its only field, the object would lack what this field was meant to be.
+        if suggested.is_none() && members.len() == 1 {
+            return None;
+        }
         let value = members.shift_remove(name)?;
-        if let Some(suggested) = suggested.filter(|_| is_unknown(problem)) {
-            members.entry(suggested).or_insert(value);
+        let is_free = |field: &&str| !members.keys().any(|key| is_same_field(key, field));
+        if let Some(suggested) = suggested.filter(is_free) {
+            members.insert(suggested.to_owned(), value);
         }
         return Some(());
     }
-    let value = follow_path(document, path).filter(|value| value.is_string())?;
-    *value = json!(suggested?);
-    Some(())
+    if let (Some(word), Some(value)) = (suggested, follow_path(document, path))
+        && value.is_string()
+    {
+        *value = json!(word);
+        return Some(());
+    }
+    if !object.ends_with(".classArgs") {
+        return None;
+    }
+    follow_path(document, object)?.as_object_mut()?.shift_remove(name).map(drop)
 }
 
 /// Returns whether the problem is that no field or argument has this name.
@@ -225,26 +266,42 @@ fn is_unknown(problem: &Problem) -> bool {
         .any(|start| problem.message.starts_with(start))
 }
 
-/// Removes the unknown fields that a problem names. Returns `false` if it is another problem.
-pub(super) fn remove_unknown_fields(document: &mut Value, problem: &Problem) -> bool {
-    let mut all = std::iter::once(problem).chain(&problem.others);
-    all.all(|problem| is_unknown(problem) && repair_field(document, problem).is_some())
+/// Removes or renames unknown fields. Returns `false` if one of the problems is another one.
+pub(super) fn remove_unknown_fields(document: &mut Value, problems: &[Problem]) -> bool {
+    problems.iter().all(|problem| is_unknown(problem) && repair_field(document, problem).is_some())
 }
 
 /// Returns the value at a path, such as `machineList[0].host`. The empty path is the document itself.
 fn follow_path<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    path.split(['.', '[']).filter(|step| !step.is_empty()).try_fold(document, |value, step| {
-        match value {
-            Value::Array(items) => items.get_mut(step.strip_suffix(']')?.parse::<usize>().ok()?),
-            Value::Object(members) => {
-                let mut members = members.iter_mut();
-                members
-                    .find(|(key, _)| normalize_name(key) == normalize_name(step))
-                    .map(|(_, value)| value)
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    path_steps(path).try_fold(document, |value, step| match value {
+        Value::Array(items) => items.get_mut(list_index(step)?),
+        Value::Object(members) => {
+            let mut members = members.iter_mut();
+            members.find(|(key, _)| is_same_field(key, step)).map(|(_, value)| value)
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     })
+}
+
+/// Returns the value at a path, as [`follow_path`] does.
+fn get_value<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+    path_steps(path).try_fold(document, |value, step| match list_index(step) {
+        Some(index) => value.get(index),
+        None => find_member(value.as_object()?, step),
+    })
+}
+
+fn path_steps(path: &str) -> impl Iterator<Item = &str> {
+    path.split(['.', '[']).filter(|step| !step.is_empty())
+}
+
+fn list_index(step: &str) -> Option<usize> {
+    step.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns whether two names are spellings of the same field.
+fn is_same_field(one: &str, other: &str) -> bool {
+    normalize_name(one) == normalize_name(other)
 }
 
 /// Replaces a parameter or a section by a valid one, or removes a section that is not required.
@@ -281,7 +338,6 @@ fn replace_members(
     removed: &[&str],
     substitute: Option<(&str, Value)>,
 ) {
-    members
-        .retain(|key, _| !removed.iter().any(|name| normalize_name(name) == normalize_name(key)));
+    members.retain(|key, _| !removed.iter().any(|name| is_same_field(name, key)));
     members.extend(substitute.map(|(name, value)| (name.to_owned(), value)));
 }

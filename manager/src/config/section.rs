@@ -14,6 +14,9 @@ use super::path_base::PathBase;
 use super::{Error, Location, foreign, units};
 use crate::util::nearest::{nearest, normalize_name, suggest_names};
 
+/// The greatest number of problems that are reported.
+pub(super) const MAX_PROBLEMS: usize = 20;
+
 /// A problem with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
@@ -51,9 +54,12 @@ impl Problem {
         Self::combine_into_error(vec![self], experiment)
     }
 
-    /// Returns the error of an experiment file with these problems, at least one.
+    /// Returns the error of an experiment file with these problems, at least one. Problems beyond [`MAX_PROBLEMS`] are
+    /// left out.
     pub(super) fn combine_into_error(problems: Vec<Self>, experiment: &Path) -> Error {
         let mut problems: Vec<Self> = problems.into_iter().flat_map(Self::split_problems).collect();
+        let more = if problems.len() > MAX_PROBLEMS { "more than " } else { "" };
+        problems.truncate(MAX_PROBLEMS);
         if problems.len() == 1 {
             let Self { path, message, file, location, .. } = problems.remove(0);
             let file = file.unwrap_or_else(|| experiment.to_owned());
@@ -65,7 +71,7 @@ impl Problem {
             format!("\n  {}{}{path}: {message}", file.unwrap_or_default(), at.unwrap_or_default())
         });
         let lines: Vec<_> = lines.collect();
-        let problem = format!("{} problems{}", lines.len(), lines.concat());
+        let problem = format!("{more}{} problems{}", lines.len(), lines.concat());
         Error { file: experiment.to_owned(), location: None, problem }
     }
 

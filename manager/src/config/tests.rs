@@ -6,6 +6,7 @@ mod legacy;
 mod messages;
 mod openpai;
 mod points;
+mod problem_list;
 pub(super) mod reference;
 
 use std::time::Duration;
@@ -308,70 +309,6 @@ fn an_assessor_is_checked_and_stored() {
 }
 
 #[test]
-fn all_problems_and_only_problems_are_reported_at_once() {
-    #[rustfmt::skip]
-    let table = [
-        // The changes, and where the problems are.
-        (json!({"trialConcurrency": 0, "maxTrialNumber": 0, "maxExperimentDuration": "soon", "tuner": {"name": "Oracle"}, "trainingService": {"platform": "moon"}}),
-         &["trialConcurrency", "tuner.name", "trainingService.platform", "maxTrialNumber", "maxExperimentDuration"][..]),
-        (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
-         &["trialConcurrency", "trialComand", "colour"]),
-        // Each parameter is checked, and the placeholders against their names.
-        (json!({"searchSpace": {"lr": {"_type": "gauss"}, "a": [1], "b": {"_type": "choice", "_value": []}}, "trialCommand": "t {{lr}} {{c}}"}),
-         &["searchSpace.lr", "searchSpace.a", "searchSpace.b._value", "trialCommand"]),
-        // A problem of the tuner does not hide those of the service.
-        (json!({"tuner": {"name": "TPE", "classArgs": {"sed": 1}}, "trainingService": {"platform": "local", "gpus": 1}}),
-         &["tuner.classArgs.sed", "trainingService.gpus"]),
-        // Fields that depend on a faulty space are not checked against the substitute.
-        (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
-         &["searchSpace.lr._type", "maxTrialNumber"]),
-        // The values that a faulty tuner would supply are unknown, also in the commands of the service.
-        (json!({"tuner": {"name": "Hyperband", "classArgs": {"typo": 1}}, "maxTrialNumber": 0, "trialCommand": null,
-                "trainingService": {"platform": "local", "trialCommand": "t {{TRIAL_BUDGET}}"}}),
-         &["tuner.classArgs.typo", "maxTrialNumber"]),
-        (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
-         &["trainingService.useActiveGpu", "trainingService.gpus", "objective"]),
-        // The tuner's name does not depend on the parameters. It is replaced by the suggested one.
-        (json!({"searchSpace": {"lr": {"_type": "choice", "_value": []}}, "tuner": {"name": "TPEE", "classArgs": {"seed": -1}}, "trialCommand": "t {{lrr}}"}),
-         &["searchSpace.lr._value", "trialCommand", "tuner.name", "tuner.classArgs.seed"]),
-        // Each argument is checked, and so are its assessor and its objective.
-        (json!({"tuner": {"name": "TPE", "classArgs": {"seed": -1, "foo": 1, "bar": 1}}, "objective": {"direction": "minimise"}, "assessor": {"name": "Medianstop", "classArgs": {"start_step": "a"}}, "colour": 1}),
-         &["tuner.classArgs.seed", "tuner.classArgs.foo", "tuner.classArgs.bar", "objective.direction", "assessor.classArgs.start_step", "colour"]),
-        (json!({"objective": {"metrc": "acc"}, "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "up"}}}),
-         &["tuner.classArgs.optimize_mode", "objective.metrc"]),
-        // An argument is not compared with the default of a faulty one.
-        (json!({"tuner": {"name": "BOHB", "classArgs": {"max_budget": "x", "min_budget": 50}}, "maxTrialNumber": 0}),
-         &["tuner.classArgs.max_budget", "maxTrialNumber"]),
-        (json!({"tuner": {"nmae": "TPE"}, "maxTrialNumber": 0}), &["tuner.nmae", "maxTrialNumber"]),
-        // The space of a tuner is not checked after a repair.
-        (json!({"searchSpace": null, "tuner": {"name": "Batch"}, "trialCommand": "t {{lr}}", "maxTrialNumber": 0}),
-         &["searchSpace", "maxTrialNumber"]),
-        (json!({"searchSpace": {"lr": {"_type": "choice", "_value": []}}, "tuner": {"name": "Batch"}, "maxTrialNumber": 0}), &["searchSpace.lr._value", "maxTrialNumber"]),
-        (json!({"searchSpace": {"lr": {"_type": "choise", "_value": [1]}, "b": {"_type": "uniform", "_value": [2, 1]}}, "tuner": {"name": "GridSearch"}, "trialConcurrency": 0}),
-         &["searchSpace.lr._type", "searchSpace.b._value", "trialConcurrency"]),
-        (json!({"tuner": {"name": "Oracle"}, "trialRepeats": 2, "maxTrialNumber": 0}), &["tuner.name", "maxTrialNumber"]),
-        // Initial points are checked against a valid space only.
-        (json!({"initialTrials": [{"lr": 2}], "maxTrialNumber": 0}), &["initialTrials[0].lr", "maxTrialNumber"]),
-        (json!({"initialTrials": [{"lr": 2}], "searchSpace": {"lr": {"_type": "choice", "_value": []}}, "maxTrialNumber": 0}),
-         &["searchSpace.lr._value", "maxTrialNumber"]),
-    ];
-    for (changes, expected) in table {
-        let problem = load_text(&document_with(&changes).to_string()).unwrap_err();
-        let lines: Vec<_> = problem.lines().collect();
-        assert_eq!(lines[0], format!("{} problems", expected.len()), "{changes}: {problem}");
-        assert_eq!(lines.len(), 1 + expected.len(), "{problem}");
-        for (line, path) in lines[1..].iter().zip(expected) {
-            // A missing field of the document has no location.
-            let line = match line.strip_prefix("  line 1, column ") {
-                Some(rest) => rest.split_once(": ").unwrap().1,
-                None => line.trim_start(),
-            };
-            assert!(line.starts_with(&format!("{path}: ")), "{path}: {problem}");
-        }
-    }
-}
-
-#[test]
 fn a_code_directory_must_be_a_directory() {
     let (directory, file) =
         write_experiment_file(&document_with(&json!({"trialCodeDirectory": "code"})).to_string());
@@ -430,19 +367,25 @@ fn a_search_space_file_is_read_as_json_or_yaml_and_named_in_errors() {
 
 #[test]
 fn a_search_space_file_counts_besides_a_search_space() {
-    let document = document_with(&json!({"searchSpaceFile": "space"}));
-    let (directory, file) = write_experiment_file(&document.to_string());
-    #[rustfmt::skip]
-    let table = [
-        (document["searchSpace"].to_string(),               vec![]),
-        ("x: {_type: uniform, _value: [0, 2]}".to_owned(),  vec!["searchSpace"]),
-    ];
-    for (text, ignored) in table {
-        std::fs::write(directory.path().join("space"), &text).unwrap();
-        let spec = load(&file).unwrap();
-        assert_eq!(spec.ignored, ignored, "{text}");
-        let names: Vec<_> = spec.search_space.names().collect();
-        assert_eq!(names == ["x"], !ignored.is_empty(), "{text}");
+    let current = document_with(&json!({"searchSpaceFile": "space"}));
+    let legacy = json!({
+        "trainingServicePlatform": "local", "trialConcurrency": 1, "trial": {"command": "true", "codeDir": "."},
+        "tuner": {"builtinTunerName": "Random"}, "searchSpacePath": "space", "searchSpace": current["searchSpace"],
+    });
+    for document in [current, legacy] {
+        let (directory, file) = write_experiment_file(&document.to_string());
+        #[rustfmt::skip]
+        let table = [
+            (document["searchSpace"].to_string(),               vec![]),
+            ("x: {_type: uniform, _value: [0, 2]}".to_owned(),  vec!["searchSpace"]),
+        ];
+        for (text, ignored) in table {
+            std::fs::write(directory.path().join("space"), &text).unwrap();
+            let spec = load(&file).unwrap();
+            assert_eq!(spec.ignored, ignored, "{document}: {text}");
+            let names: Vec<_> = spec.search_space.names().collect();
+            assert_eq!(names == ["x"], !ignored.is_empty(), "{text}");
+        }
     }
 }
 

@@ -98,13 +98,23 @@ fn parse_amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     Some(total)
 }
 
-/// Reads numbers in base 60 with a colon between them, such as `1:30:00` (<https://yaml.org/type/int.html>).
+/// Reads a number in base 60, such as `1:30:00`, in the form of YAML 1.1 (<https://yaml.org/type/float.html>): after
+/// the first colon, each part has one or two digits and is less than 60. The last part may have a fraction.
 fn parse_sexagesimal(text: &str) -> Option<f64> {
-    let (first, rest) = text.trim().split_once(':')?;
-    rest.split(':').try_fold(parse_number(first)?, |total, digits| {
-        let digits = parse_number(digits).filter(|digits| *digits < 60.0)?;
+    let (parts, last) = text.trim().rsplit_once(':')?;
+    let (seconds, fraction) = last.split_once('.').unwrap_or((last, ""));
+    let mut parts = parts.split(':');
+    let first = parts.next().filter(|part| !part.is_empty() && !part.contains('.'))?;
+    let whole = parts.chain([seconds]).try_fold(parse_number(first)?, |total, part| {
+        let has_form = (1..=2).contains(&part.len()) && !part.contains('.');
+        let digits = parse_number(part).filter(|digits| has_form && *digits < 60.0)?;
         Some(total * 60.0 + digits)
-    })
+    })?;
+    if fraction.is_empty() {
+        return Some(whole);
+    }
+    let fraction = Some(fraction).filter(|digits| !digits.contains('.'))?;
+    Some(whole + parse_number(&format!("0.{fraction}"))?)
 }
 
 /// Reads a decimal number. Rust's own parser would also accept `inf`, `nan` and a sign.
@@ -141,7 +151,13 @@ mod tests {
             (json!(" 5 min "), Some(300_000)),
             (json!("1:30:00"), Some(5_400_000)),
             (json!("90:05"),   Some(5_405_000)),
+            (json!("1:30.5"),  Some(91_000)),
             (json!("1:60"),    None),
+            (json!("1.5:30"),  None),
+            (json!("1:2.5:0"), None),
+            (json!("1:005"),   None),
+            (json!("1:5.1.1"), None),
+            (json!("1::5"),    None),
             (json!("1:"),      None),
             (json!(":30"),     None),
             (json!("1:-5"),    None),

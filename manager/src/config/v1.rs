@@ -71,7 +71,7 @@ pub(super) fn is_v1(document: &Value) -> bool {
 
 /// Returns the value of `trainingServicePlatform`, which only the v1 form has.
 fn platform_of(document: &Value) -> Option<&Value> {
-    find_member(document, "trainingServicePlatform")
+    find_member(document.as_object()?, "trainingServicePlatform")
 }
 
 /// Refuses a platform that is not built in, and a file of version 2 with a platform of version 1. This check precedes
@@ -88,7 +88,9 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
         );
         return Err(Problem::new("trainingServicePlatform", problem));
     }
-    if find_member(document, "trialCommand").is_some() && find_member(document, "trial").is_none() {
+    let has_member =
+        |name| document.as_object().is_some_and(|members| find_member(members, name).is_some());
+    if has_member("trialCommand") && !has_member("trial") {
         let problem = format!(
             "is a field of version 1 of the format, but `trialCommand` is one of version 2, in which \
              `trainingService` contains the platform: {{platform: {}}}",

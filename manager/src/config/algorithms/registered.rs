@@ -33,15 +33,15 @@ pub(in crate::config) fn resolve_registered_names(
     base: PathBase<'_>,
 ) -> Vec<NotRegistered> {
     let Some(members) = document.as_object_mut() else { return Vec::new() };
-    let given = find_member(members, "pythonInterpreter").and_then(Value::as_str);
+    let given = document::find_member(members, "pythonInterpreter").and_then(Value::as_str);
     let python = given.map_or_else(
         || PathBuf::from(DEFAULT_PYTHON),
         |given| algorithms::interpreter_path(given, base),
     );
     let mut missing = Vec::new();
     for section in ["tuner", "advisor", "assessor"] {
-        let wanted =
-            find_member(members, section).and_then(|value| find_member(value.as_object()?, "name"));
+        let wanted = document::find_member(members, section)
+            .and_then(|value| document::find_member(value.as_object()?, "name"));
         let Some(name) = wanted.and_then(Value::as_str).map(str::to_owned) else { continue };
         let known = match section {
             "assessor" => assessor::is_known(&name),
@@ -74,12 +74,6 @@ fn is_misspelt(section: &str, name: &str) -> bool {
         _ => nearest(name, tuner::names()),
     };
     near.is_some()
-}
-
-/// Returns a field under any of its spellings.
-fn find_member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    let wanted = normalize_name(name);
-    members.iter().find(|(key, _)| normalize_name(key) == wanted).map(|(_, value)| value)
 }
 
 /// Returns the path and the content of the registry that NNI reads under the interpreter `python`. An error names the
@@ -152,7 +146,8 @@ fn replace_name_by_class(
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => given,
     };
     algorithm.insert("classArgs".to_owned(), class_args);
-    if section == "tuner" && found.is_advisor && find_member(members, "advisor").is_none() {
+    if section == "tuner" && found.is_advisor && document::find_member(members, "advisor").is_none()
+    {
         members.shift_remove(&key);
         members.insert("advisor".to_owned(), Value::Object(algorithm));
     } else {

@@ -34,7 +34,7 @@ impl Asha {
         let least = steps("min_steps", 1, 1)?;
         let most = steps("max_steps", 1, 1_000_000)?;
         if most < least {
-            let problem = format!("is {most}, less than min_steps, which is {least}");
+            let problem = format!("is {most}, less than `min_steps`, which is {least}");
             return arguments.fault("max_steps", problem);
         }
         let rungs = std::iter::successors(Some(least), |rung| rung.checked_mul(eta));
