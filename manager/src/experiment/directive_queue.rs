@@ -1,7 +1,7 @@
 //! The directives that wait until agents have obeyed them. The experiment decides which ones to send.
 //!
-//! A directive is part of every ack to its attempt until the agent confirms it. For a silent agent, one request waits in
-//! [`DirectiveQueue::wait_for_directive`], and returns once for new directives.
+//! A directive is part of every ack to its attempt until the agent confirms it. The open requests of a silent agent
+//! wait in [`DirectiveQueue::wait_for_directive`]. New directives end the wait of one request.
 
 use std::collections::HashMap;
 use std::mem::discriminant;

@@ -12,7 +12,7 @@ use super::launcher::JobLauncher;
 use super::live_trials::LiveTrials;
 use super::new_trials::complete_point;
 use super::recorder::Recorder;
-use super::stored_trials::{replay_results, stored_samples};
+use super::stored_trials::{stored_samples, teach_stored_trials};
 use crate::config::{self, ExperimentSpec, TunerChoice};
 use crate::experiment::advisers::Advisers;
 use crate::experiment::command::{Command, CommandError, NewLimits};
@@ -223,7 +223,9 @@ impl CommandHandler<'_> {
         };
         let mut native = native.map_err(|error| CommandError::InvalidValue(error_text(&error)))?;
         let open = match &mut native {
-            Some(tuner) => replay_results(tuner.as_mut(), self.recorder.store(), self.spec).await?,
+            Some(tuner) => {
+                teach_stored_trials(tuner.as_mut(), self.recorder.store(), self.spec).await?
+            }
             None => Vec::new(),
         };
         let stored = spec.canonical.clone();

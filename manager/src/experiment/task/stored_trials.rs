@@ -9,9 +9,10 @@ use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample, Tuner};
 use crate::store::{self, ImportedRow, Store, TrialRow};
+
 /// Reports all stored results to a new built-in tuner. Returns the trials that have no outcome yet, each with the number
 /// of its proposal.
-pub(super) async fn replay_results(
+pub(super) async fn teach_stored_trials(
     tuner: &mut dyn Tuner,
     store: &Store,
     spec: &ExperimentSpec,
