@@ -1,7 +1,7 @@
 //! Starts the trial's command in its own process group, and signals its whole tree.
 //!
-//! Only this module and its submodules contain `unsafe` code, and only they send signals. They must not wait for a
-//! process: that is the task of `reap`.
+//! Only this module and its submodules contain `unsafe` code, and only they send signals to the trial. They must not
+//! wait for a process: that is the task of `reap`.
 
 use std::ffi::OsString;
 use std::io;
@@ -284,10 +284,10 @@ impl Trial {
 
     /// Checks whether the trial's own process was stopped, for example by Ctrl-Z. If so, stops the agent too, until
     /// another process continues it.
-    pub fn stop_with_trial(&mut self) {
+    pub fn follow_suspension(&mut self) {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
-        if let Some(signal) = self.reaper.take_stop_signal(pid) {
+        if let Some(signal) = self.reaper.take_suspend_signal(pid) {
             // A trial that stopped only to read gets the terminal, if the agent has it.
             if signal != signal_number(Signal::SIGTTIN) || !terminal.has_foreground() {
                 terminal.stop_agent_too(signal);

@@ -48,9 +48,9 @@ single_value!(LogCollection: Set);
 /// A platform that attaches a meaning to exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExitCodeMap {
-    /// 200 for a transient failure, 210 for a permanent one.
+    /// 200 for a transient failure, 210 for any other failure.
     Frameworkcontroller,
-    /// 143 for a trial that was asked to end, whatever its own code. A Job takes 0 for success, and most other codes
+    /// 143 for a trial whose verdict has the cause `stopped`, whatever its own code. A Job takes 0 for success, and most other codes
     /// for a failure of the trial.
     Kubernetes,
 }

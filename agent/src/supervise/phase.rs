@@ -3,8 +3,8 @@
 //! Invariants:
 //!
 //! * The trial's tree gets SIGTERM before SIGKILL, and always some time in between.
-//! * A second stop request from another source (a directive, then the platform's SIGTERM) never shortens the grace.
-//!   Only a second SIGTERM does.
+//! * A second stop request (a directive, then the platform's SIGTERM) never lengthens the grace. It shortens the grace
+//!   only if its own ends earlier, as that of a second SIGTERM does.
 //! * After the end of the trial's own process, all other processes end within the drain (or the rest of the grace). A
 //!   process that survives SIGKILL gets at most [`KILL_WAIT`] more.
 //! * [`Phase::Done`] is final.

@@ -1,4 +1,4 @@
-//! Chooses the training service. [`platform`] is the only table of the existing services. The section of an experiment
+//! Chooses the training service. Only [`platform`] maps a section to its service. The section of an experiment
 //! file is the [`Platform`]. It is checked before anything of the experiment is created, so an experiment that cannot
 //! run leaves nothing behind. The result of the check is a [`CheckedPlatform`], which starts the service.
 

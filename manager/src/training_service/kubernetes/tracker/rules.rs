@@ -9,7 +9,7 @@ pub(super) const UNNOTICED_TIME: Duration = Duration::from_secs(20);
 /// The interval between queries to the cluster about an idle workload.
 pub(super) const QUERY_INTERVAL: Duration = Duration::from_mins(3);
 /// The time for which pods may run before the tracker reports that no agent has started the trial. Most agents start
-/// the trial within seconds. The tracker does not see agents' reports, so the receiver of the news checks that.
+/// the trial within seconds. The receiver of this news checks whether an agent has reported.
 pub(super) const AGENT_SILENCE_TIME: Duration = Duration::from_secs(30);
 /// The time after which the tracker reads the end of a workload from its pods, if the controller has decided the end
 /// but does not complete the workload.
