@@ -105,13 +105,13 @@ pub struct StreamForwarder(Arc<ForwarderState>);
 struct ForwarderState {
     stream: Stream,
     source: Arc<File>,
-    intake: Mutex<StreamIntake>,
+    reader: Mutex<StreamReader>,
     /// Number of bytes that were read and not yet forwarded.
     pending_bytes: AtomicUsize,
 }
 
 /// The reader's state of a stream. The lock keeps the portions in order.
-struct StreamIntake {
+struct StreamReader {
     pump: Pump,
     scanner: StreamScanner,
     /// Bytes that another thread read, for the pump to pass on.
@@ -134,10 +134,10 @@ impl Pump {
         };
         let (start_gate, events) = (Arc::clone(&self.start_gate), self.events.clone());
         let scanner = StreamScanner::new(spec, self.stream);
-        let flow = Arc::new(ForwarderState {
+        let state = Arc::new(ForwarderState {
             stream: self.stream,
             source: Arc::clone(source),
-            intake: Mutex::new(StreamIntake {
+            reader: Mutex::new(StreamReader {
                 pump: self,
                 scanner,
                 backlog: Vec::new(),
@@ -145,13 +145,13 @@ impl Pump {
             }),
             pending_bytes: AtomicUsize::new(0),
         });
-        let forwarder = StreamForwarder(Arc::clone(&flow));
+        let forwarder = StreamForwarder(Arc::clone(&state));
         // The thread is never joined. It ends with the trial's last writer, for which the agent does not wait without
         // limit.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK_BYTES).spawn(
             move || {
                 drop(start_gate.lock().unwrap_or_else(PoisonError::into_inner));
-                flow.copy_to(File::from(sink), &events);
+                state.copy_to(File::from(sink), &events);
             },
         )?;
         Ok(forwarder)
@@ -188,9 +188,9 @@ fn send(to: &mpsc::Sender<IntakeEvent>, event: IntakeEvent) {
 impl StreamForwarder {
     /// Starts a thread that reads the rest of the stream while the pump is blocked. The caller does not wait for it.
     pub fn read_rest(&self) -> Result<(), io::Error> {
-        let flow = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK_BYTES);
-        thread.spawn(move || flow.read_backlog()).map(drop)
+        thread.spawn(move || state.read_backlog()).map(drop)
     }
 
     /// Returns the source, if this forwarder is for `stream`.
@@ -217,15 +217,15 @@ impl ForwarderState {
         let mut sink = Sink { file: sink, open: true, error_reported: false };
         let mut buffer = vec![0; FIRST_CHUNK_BYTES];
         loop {
-            let mut intake = self.lock();
-            let backlog = std::mem::take(&mut intake.backlog);
+            let mut reader = self.lock();
+            let backlog = std::mem::take(&mut reader.backlog);
             let bytes = if backlog.is_empty() {
-                let Some(length) = self.read(&mut intake, &mut buffer) else { return };
+                let Some(length) = self.read(&mut reader, &mut buffer) else { return };
                 &buffer[..length]
             } else {
                 &backlog
             };
-            drop(intake);
+            drop(reader);
             let length = bytes.len();
             if let Err(source) = sink.forward(bytes) {
                 let message = format!("cannot forward the output: {source}");
@@ -243,14 +243,14 @@ impl ForwarderState {
         loop {
             // Without the lock: the trial's last writers may be silent, and the pump must be able to continue.
             self.wait(PollTimeout::NONE);
-            let mut intake = self.lock();
-            if intake.ended || intake.backlog.len() >= MAX_BACKLOG_BYTES {
+            let mut reader = self.lock();
+            if reader.ended || reader.backlog.len() >= MAX_BACKLOG_BYTES {
                 return;
             }
             // Unless the pump has read the bytes already.
             if self.wait(PollTimeout::ZERO) {
-                let Some(length) = self.read(&mut intake, &mut buffer) else { return };
-                intake.backlog.extend_from_slice(&buffer[..length]);
+                let Some(length) = self.read(&mut reader, &mut buffer) else { return };
+                reader.backlog.extend_from_slice(&buffer[..length]);
             }
         }
     }
@@ -262,8 +262,8 @@ impl ForwarderState {
     }
 
     /// Reads once, and processes the bytes. `None`: the stream has ended.
-    fn read(&self, intake: &mut StreamIntake, buffer: &mut [u8]) -> Option<usize> {
-        if intake.ended {
+    fn read(&self, reader: &mut StreamReader, buffer: &mut [u8]) -> Option<usize> {
+        if reader.ended {
             return None;
         }
         let length = loop {
@@ -272,28 +272,28 @@ impl ForwarderState {
                 Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     let message = format!("cannot read the output: {source}");
-                    intake.pump.send(IntakeEvent::Problem { code: "output-unreadable", message });
+                    reader.pump.send(IntakeEvent::Problem { code: "output-unreadable", message });
                     break 0;
                 }
             }
         };
         if length == 0 {
-            intake.end_stream();
+            reader.end_stream();
             return None;
         }
         crate::util::faults::inject_at("pump");
         self.pending_bytes.fetch_add(length, Ordering::AcqRel);
-        intake.process(&buffer[..length]);
+        reader.process(&buffer[..length]);
         Some(length)
     }
 
-    fn lock(&self) -> MutexGuard<'_, StreamIntake> {
+    fn lock(&self) -> MutexGuard<'_, StreamReader> {
         // A panic while the lock was held hands the trial over.
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl StreamIntake {
+impl StreamReader {
     fn process(&mut self, bytes: &[u8]) {
         let mut found = Vec::new();
         self.scanner.feed(bytes, &mut found);

@@ -314,7 +314,7 @@ impl Supervisor {
             state.read_rest_at = left.output.then(|| now + READ_REST_DELAY);
             return Some(Event::Exited { exit, left });
         }
-        self.trial.stop_with_trial();
+        self.trial.follow_suspension();
         phase.is_reaped().then_some(Event::Checked(left))
     }
 

@@ -54,8 +54,8 @@ pub struct Algorithm {
 /// The source from which the dispatcher loads an algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClassSource {
-    /// One of NNI's built-in algorithms, by its name.
-    BuiltIn(String),
+    /// The name of an algorithm of the package `nni`.
+    NniName(String),
     /// A class, as `module.Class`.
     Class {
         /// `className`.
@@ -69,7 +69,7 @@ impl Algorithm {
     /// Returns the algorithm as a section of an experiment file.
     pub fn section(&self) -> Value {
         let mut section = match &self.source {
-            ClassSource::BuiltIn(name) => json!({ "name": name }),
+            ClassSource::NniName(name) => json!({ "name": name }),
             ClassSource::Class { class, code } => {
                 json!({ "className": class, "codeDirectory": code.to_string_lossy() })
             }
@@ -83,7 +83,7 @@ impl Algorithm {
     /// Returns the algorithm's name for users.
     pub fn name(&self) -> &str {
         match &self.source {
-            ClassSource::BuiltIn(name) => name,
+            ClassSource::NniName(name) => name,
             ClassSource::Class { class, .. } => class,
         }
     }

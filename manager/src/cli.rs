@@ -46,7 +46,7 @@ mod variables;
 const EXIT_DONE: u8 = 0;
 /// The experiment is done without a successful trial, or is held until the user fixes the cause. For other commands:
 /// the command failed.
-const EXIT_NOTHING_SUCCEEDED: u8 = 1;
+const EXIT_FAILED: u8 = 1;
 /// The configuration, an argument or the machine prevents the experiment from starting.
 const EXIT_BAD_INPUT: u8 = 2;
 /// The manager of the experiment failed. `resume` continues the experiment.
@@ -382,7 +382,7 @@ pub fn main() -> ExitCode {
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
             ExitCode::from(code)
         }
-        Err(error) => fail(&error, EXIT_NOTHING_SUCCEEDED),
+        Err(error) => fail(&error, EXIT_FAILED),
     }
 }
 
@@ -413,7 +413,7 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
     let invocation = match command {
         Command::Doctor { file, probe, args } => Invocation::Doctor(file, probe, args),
         Command::Clean { id, data_dir, cluster } => {
-            return ControlFlow::Break(clean::clean(&data_dir_of(data_dir, &id), &id, cluster));
+            return ControlFlow::Break(clean::clean(&experiment_dir(data_dir, &id), &id, cluster));
         }
         Command::Run { file, id, keep_serving, args } => match config::load(&file) {
             Ok(spec) => {
@@ -461,10 +461,10 @@ fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
         Command::Suggest { tuner } => return ControlFlow::Break(suggest::suggest(&tuner)),
         Command::NniNode { arguments } => Invocation::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
-            return ControlFlow::Break(upkeep::backup(&data_dir_of(data_dir, &id), &id, &to));
+            return ControlFlow::Break(upkeep::backup(&experiment_dir(data_dir, &id), &id, &to));
         }
         Command::Check { id, data_dir } => {
-            return ControlFlow::Break(upkeep::check(&data_dir_of(data_dir, &id), &id));
+            return ControlFlow::Break(upkeep::check(&experiment_dir(data_dir, &id), &id));
         }
     };
     ControlFlow::Continue(invocation)
@@ -518,7 +518,7 @@ impl Invocation {
 fn exit_code_of_output(written: Result<(), selection::Error>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(error) => fail(&error, EXIT_NOTHING_SUCCEEDED),
+        Err(error) => fail(&error, EXIT_FAILED),
     }
 }
 
@@ -536,21 +536,21 @@ fn print_error(error: &dyn std::error::Error) {
     eprintln!("trial-manager: {}", lines.join("\n"));
 }
 
-fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
+fn experiment_dir(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
     ExperimentDir::new(&data_dir(given), id)
 }
 
 /// Returns `--data-dir`, or `trialkeeper` in the XDG base directory for user data (XDG Base Directory Specification
 /// 0.8). The path is absolute, because the manager's child processes have other working directories.
 fn data_dir(given: Option<PathBuf>) -> PathBuf {
-    let absolute = |variable: &str| {
+    let variable_path = |variable: &str| {
         std::env::var_os(variable)
             .filter(|text| !text.is_empty())
             .map(|text: OsString| PathBuf::from(text))
     };
     let folder = given.unwrap_or_else(|| {
-        let xdg = absolute("XDG_DATA_HOME").filter(|path| path.is_absolute());
-        let home = || absolute("HOME").map(|home| home.join(".local").join("share"));
+        let xdg = variable_path("XDG_DATA_HOME").filter(|path| path.is_absolute());
+        let home = || variable_path("HOME").map(|home| home.join(".local").join("share"));
         xdg.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("trialkeeper")
     });
     // Fails if the path is empty or there is no working directory. The first use of the folder then reports the error.

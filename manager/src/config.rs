@@ -213,7 +213,7 @@ impl ExperimentSpec {
     /// Sets the folder of the checkpoints that trials share, if the tuner needs one and the file names none. The stored
     /// form contains the folder, so that a resumed search continues with the same checkpoints.
     pub fn set_checkpoint_folder(&mut self, folder: &Path) {
-        if let TunerChoice::Native(tuner) = &mut self.tuner
+        if let TunerChoice::BuiltIn(tuner) = &mut self.tuner
             && tuner.needs_checkpoint_folder()
         {
             tuner.set_checkpoint_folder(&folder.to_string_lossy());

@@ -198,9 +198,9 @@ pub struct PartStatus {
     pub trouble: Option<String>,
 }
 
-/// The reliability of an end that follows from the verdicts of a trial's agents.
+/// The certainty of an end that follows from the verdicts of a trial's agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VerdictTrust {
+pub enum VerdictCertainty {
     /// No knowledge of the service can change the end.
     Final,
     /// Pods have failed. The service may have removed another pod before, which made them fail.
@@ -275,7 +275,7 @@ pub trait TrainingService: Send + Sync {
     /// Informs the service that a trial ends because its agents have reported the ends of all its commands, although
     /// the job still exists. Returns at once. `false`: the trial must wait for its job, because the service may know
     /// another reason for the end.
-    async fn hand_over(&self, _trial: &TrialJobId, _trust: VerdictTrust) -> bool {
+    async fn accept_verdict_end(&self, _trial: &TrialJobId, _certainty: VerdictCertainty) -> bool {
         true
     }
 

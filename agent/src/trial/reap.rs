@@ -129,7 +129,7 @@ impl Reaper {
     }
 
     /// Returns the signal that stopped child `pid` since the last call, if [`Self::reap_ended`] has seen the stop.
-    pub fn take_stop_signal(&self, pid: u32) -> Option<i32> {
+    pub fn take_suspend_signal(&self, pid: u32) -> Option<i32> {
         self.lock().get_mut(&pid)?.stop_signal.take()
     }
 

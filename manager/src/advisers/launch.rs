@@ -173,7 +173,7 @@ const PIP_PACKAGES: [(&str, &str); 4] = [
 fn advise_on_modules(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
-        ClassSource::BuiltIn(name) => PIP_PACKAGES.iter().find(|(known, _)| known == name),
+        ClassSource::NniName(name) => PIP_PACKAGES.iter().find(|(known, _)| known == name),
         ClassSource::Class { .. } => None,
     });
     match extra {
@@ -216,7 +216,7 @@ mod tests {
             ("Metis",           "install it for py"),
         ];
         for (name, expected) in table {
-            let source = ClassSource::BuiltIn(name.to_owned());
+            let source = ClassSource::NniName(name.to_owned());
             let tuner = Some(Algorithm { source, class_args: Map::new() });
             let python = "py".to_owned();
             let program = Program::Nni { python, tuner, assessor: None, advisor: false };

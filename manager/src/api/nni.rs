@@ -65,7 +65,7 @@ pub(super) fn routes() -> Router<Shared> {
             &path("/tensorboard/{task}"),
             get(not_supported).put(not_supported).delete(not_supported),
         )
-        .route(&path("/tensorboard-tasks"), get(empty_object).delete(empty_object))
+        .route(&path("/tensorboard-tasks"), get(empty_list).delete(empty_list))
         .merge(logs::routes())
         .layer(axum::middleware::map_response(to_nni_refusal))
 }
@@ -142,7 +142,7 @@ async fn version() -> Response {
     ([(header::CONTENT_TYPE, kind)], NNI_VERSION).into_response()
 }
 
-async fn empty_object(_: User) -> Json<Value> {
+async fn empty_list(_: User) -> Json<Value> {
     Json(json!([]))
 }
 

@@ -19,11 +19,11 @@ use crate::util::layout::ExperimentDir;
 pub(super) async fn check(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     let tuner = match &spec.tuner {
         TunerChoice::Nni { algorithm, .. } => Some(algorithm),
-        TunerChoice::Native(_) | TunerChoice::Command { .. } => None,
+        TunerChoice::BuiltIn(_) | TunerChoice::Command { .. } => None,
     };
     let assessor = match &spec.assessor {
         Some(AssessorChoice::Nni(algorithm)) => Some(algorithm),
-        Some(AssessorChoice::Native(_)) | None => None,
+        Some(AssessorChoice::BuiltIn(_)) | None => None,
     };
     let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
     let mut found = Vec::new();
@@ -44,7 +44,7 @@ pub(super) async fn check(spec: &ExperimentSpec) -> Vec<(String, Result<(), Stri
 /// fails if it does not answer within the time after which `run` would warn the user. The folder of its output is
 /// kept then.
 pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
-    if let TunerChoice::Native(_) = spec.tuner {
+    if let TunerChoice::BuiltIn(_) = spec.tuner {
         return None;
     }
     let name = spec.tuner.name().to_owned();
@@ -84,18 +84,18 @@ pub(super) fn build(
     seed: u64,
 ) -> Result<Advisers, Error> {
     let native = match &spec.tuner {
-        TunerChoice::Native(native) => Some(tuner::build(native, &spec.search_space, seed)?),
+        TunerChoice::BuiltIn(native) => Some(tuner::build(native, &spec.search_space, seed)?),
         TunerChoice::Nni { .. } | TunerChoice::Command { .. } => None,
     };
     let (built_in_assessor, external_assessor) = match &spec.assessor {
-        Some(AssessorChoice::Native(native)) => (Some(assessor::build(native)?), None),
+        Some(AssessorChoice::BuiltIn(native)) => (Some(assessor::build(native)?), None),
         Some(AssessorChoice::Nni(algorithm)) => (None, Some(algorithm.clone())),
         None => (None, None),
     };
     let python = || spec.python_interpreter.clone().unwrap_or_else(|| DEFAULT_PYTHON.to_owned());
     let program = match (&spec.tuner, external_assessor) {
-        (TunerChoice::Native(_), None) => None,
-        (TunerChoice::Native(_), assessor) => {
+        (TunerChoice::BuiltIn(_), None) => None,
+        (TunerChoice::BuiltIn(_), assessor) => {
             Some(Program::Nni { python: python(), tuner: None, assessor, advisor: false })
         }
         (TunerChoice::Nni { algorithm, advisor }, assessor) => Some(Program::Nni {

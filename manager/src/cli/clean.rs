@@ -8,7 +8,7 @@ use clap::Args;
 use trial_protocol::ExperimentId;
 
 use super::terminal::plain_text::pluralize;
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, fail};
 use crate::app;
 use crate::training_service::kubernetes::client::Access;
 use crate::util::layout::ExperimentDir;
@@ -36,7 +36,7 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error, EXIT_NOTHING_SUCCEEDED),
+        Err(error) => return fail(&error, EXIT_FAILED),
     };
     match runtime.block_on(app::clean(dir, id, place)) {
         Ok(open_trials) => {
@@ -46,9 +46,7 @@ pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs
             }
             ExitCode::from(EXIT_DONE)
         }
-        Err(error) => {
-            fail(&error, if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED })
-        }
+        Err(error) => fail(&error, if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_FAILED }),
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
 
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, print_error};
 use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
@@ -71,7 +71,7 @@ pub(super) async fn conformance(arguments: ConformanceArgs) -> u8 {
     }
     if failed > 0 {
         drop(writeln!(io::stdout(), "{failed} of {} failed", cases.len()));
-        return EXIT_NOTHING_SUCCEEDED;
+        return EXIT_FAILED;
     }
     EXIT_DONE
 }

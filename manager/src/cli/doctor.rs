@@ -12,7 +12,7 @@ use super::selection::{Error, Format};
 use super::terminal::output::print_value;
 use super::terminal::plain_text::printable;
 use super::terminal::signals::Signals;
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, ManagerArgs, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, ManagerArgs, print_error};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, ExperimentSpec};
@@ -62,10 +62,10 @@ pub(super) async fn doctor(file: &Path, probe: bool, manager_args: ManagerArgs) 
     }
     match checks.close(good) {
         Ok(()) if good => EXIT_DONE,
-        Ok(()) => EXIT_NOTHING_SUCCEEDED,
+        Ok(()) => EXIT_FAILED,
         Err(error) => {
             print_error(&error);
-            EXIT_NOTHING_SUCCEEDED
+            EXIT_FAILED
         }
     }
 }

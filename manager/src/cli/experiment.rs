@@ -17,9 +17,7 @@ use super::selection::{Error, ExperimentArgs, Format, OutputArgs, experiments};
 use super::terminal::description::PAGE_MEMBER;
 use super::terminal::output::{print_value, text_style, write_stdout};
 use super::terminal::plain_text::pluralize;
-use super::{
-    EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep,
-};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, data_dir, export, print_error, upkeep};
 use crate::api::client;
 use crate::api::home::read_summaries;
 use crate::config;
@@ -157,7 +155,7 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_FAILED }
         }
     }
 }

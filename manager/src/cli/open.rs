@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::selection::{Error, ExperimentArgs};
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, data_dir, print_error};
 use crate::util::files::write_file;
 
 /// The time within which a browser that cannot start has exited.
@@ -24,7 +24,7 @@ pub(super) async fn open(experiment_args: &ExperimentArgs, print: bool) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_FAILED }
         }
     }
 }

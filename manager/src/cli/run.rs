@@ -11,7 +11,7 @@ use super::terminal::output::stderr_link;
 use super::terminal::progress::Progress;
 use super::terminal::signals::{EndSignal, Signals};
 use super::{
-    EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, EXIT_MANAGER_FAILED, EXIT_NOTHING_SUCCEEDED,
+    EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MANAGER_FAILED,
     EXIT_TRIALS_LEFT, ManagerArgs, OnTerm, data_dir, print_error,
 };
 use crate::app::{
@@ -299,7 +299,7 @@ fn print_summary(summary: &Summary, output: Format) -> u8 {
     }
     match report::print_results(summary, output) {
         Ok(()) if summary.is_interrupted() => EXIT_INTERRUPTED,
-        Ok(()) if summary.is_held() || !summary.has_result() => EXIT_NOTHING_SUCCEEDED,
+        Ok(()) if summary.is_held() || !summary.has_result() => EXIT_FAILED,
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::selection::{Error, ExperimentArgs};
 use super::terminal::signals::Signals;
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, data_dir, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, data_dir, print_error};
 use crate::app;
 use crate::util::layout::HomeDir;
 
@@ -39,7 +39,7 @@ pub(super) async fn serve(experiment_args: &ExperimentArgs, host: &str, port: u1
         Ok(signals) => signals,
         Err(error) => {
             print_error(&error);
-            return EXIT_NOTHING_SUCCEEDED;
+            return EXIT_FAILED;
         }
     };
     match viewing.await {
@@ -52,7 +52,7 @@ pub(super) async fn serve(experiment_args: &ExperimentArgs, host: &str, port: u1
         }
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_FAILED }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, fail};
 use crate::search::suggester::{self, Suggester};
 
 /// The reason why the command failed.
@@ -38,7 +38,7 @@ enum Error {
 pub(super) fn suggest(tuner: &str) -> ExitCode {
     match converse(tuner) {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(error @ Error::Input(_)) => fail(&error, EXIT_NOTHING_SUCCEEDED),
+        Err(error @ Error::Input(_)) => fail(&error, EXIT_FAILED),
         Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
 }

@@ -19,7 +19,7 @@ use super::terminal::output::{text_style, write_stdout};
 use super::terminal::screen::{Screen, ScreenAction};
 use super::terminal::signals::Signals;
 use super::terminal::text_style::TextStyle;
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, print_error};
 use crate::api::client::{self, Client};
 use crate::util::errors::error_chain;
 
@@ -36,7 +36,7 @@ pub(super) async fn top(experiment_args: &ExperimentArgs) -> u8 {
         Ok(signals) => signals,
         Err(error) => {
             print_error(&error);
-            return EXIT_NOTHING_SUCCEEDED;
+            return EXIT_FAILED;
         }
     };
     let watched = tokio::select! {
@@ -47,7 +47,7 @@ pub(super) async fn top(experiment_args: &ExperimentArgs) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             print_error(&error);
-            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_NOTHING_SUCCEEDED }
+            if error.is_usage() { EXIT_BAD_INPUT } else { EXIT_FAILED }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::selection::Error;
-use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_NOTHING_SUCCEEDED, fail, print_error};
+use super::{EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, fail, print_error};
 use crate::app;
 use crate::store::{self, Store};
 use crate::util::files::{LockOutcome, try_lock};
@@ -43,7 +43,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
         Ok(wrong) => {
             // Ignored: standard output may be closed.
             drop(writeln!(io::stdout().lock(), "{}", wrong.join("\n")));
-            ExitCode::from(EXIT_NOTHING_SUCCEEDED)
+            ExitCode::from(EXIT_FAILED)
         }
         Err(error) => fail(&error, EXIT_BAD_INPUT),
     }
@@ -51,7 +51,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
 
 /// Removes an experiment without a manager, and returns the exit code.
 pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
-    let dir = super::data_dir_of(given, id);
+    let dir = super::experiment_dir(given, id);
     if !dir.path().exists() {
         // Ignored: usually, no earlier removal was killed.
         std::fs::rename(name_while_removed(dir.path()), dir.path()).ok();
@@ -83,7 +83,7 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         Ok(()) => EXIT_DONE,
         Err(source) => {
             print_error(&Error::ReadFile { path: dir.path().to_owned(), source });
-            EXIT_NOTHING_SUCCEEDED
+            EXIT_FAILED
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::util::nearest::normalize_name;
 #[derive(Debug, Clone, PartialEq)]
 pub enum TunerChoice {
     /// A built-in tuner.
-    Native(TunerSpec),
+    BuiltIn(TunerSpec),
     /// A tuner that NNI's dispatcher runs.
     Nni {
         /// The algorithm.
@@ -48,7 +48,7 @@ pub enum TunerChoice {
 #[derive(Debug, Clone, PartialEq)]
 pub enum AssessorChoice {
     /// A built-in assessor.
-    Native(AssessorSpec),
+    BuiltIn(AssessorSpec),
     /// An assessor that NNI's dispatcher runs.
     Nni(Algorithm),
 }
@@ -57,7 +57,7 @@ impl TunerChoice {
     /// Returns the tuner's name for the user.
     pub fn name(&self) -> &str {
         match self {
-            Self::Native(spec) => &spec.name,
+            Self::BuiltIn(spec) => &spec.name,
             Self::Nni { algorithm, .. } => algorithm.name(),
             Self::Command { command, .. } => command.first().map_or("", String::as_str),
         }
@@ -65,7 +65,7 @@ impl TunerChoice {
 
     fn class_args(&self) -> &Map<String, Value> {
         match self {
-            Self::Native(spec) => &spec.class_args,
+            Self::BuiltIn(spec) => &spec.class_args,
             Self::Nni { algorithm, .. } => &algorithm.class_args,
             Self::Command { class_args, .. } => class_args,
         }
@@ -74,7 +74,7 @@ impl TunerChoice {
     /// Returns the direction that NNI assumes if the tuner's arguments name none.
     fn default_direction(&self) -> Result<Direction, tuner::Error> {
         match self {
-            Self::Native(spec) => spec.default_direction(),
+            Self::BuiltIn(spec) => spec.default_direction(),
             Self::Nni { algorithm, .. } => Ok(match algorithm.direction_use() {
                 Some(DirectionUse::Argument(default)) => default,
                 Some(DirectionUse::Ignores | DirectionUse::OnlyMaximizes) | None => {
@@ -89,7 +89,7 @@ impl TunerChoice {
     /// receives only the arguments that the user wrote. A program learns the direction from its greeting.
     fn set_direction(&mut self, direction: Direction) {
         match self {
-            Self::Native(spec) => set_optimize_mode(&mut spec.class_args, direction),
+            Self::BuiltIn(spec) => set_optimize_mode(&mut spec.class_args, direction),
             Self::Nni { algorithm, .. } => {
                 if let Some(DirectionUse::Argument(_)) = algorithm.direction_use() {
                     set_optimize_mode(&mut algorithm.class_args, direction);
@@ -108,14 +108,14 @@ impl TunerChoice {
     pub(super) fn class_without_mode(&self) -> Option<&str> {
         match self {
             Self::Nni { algorithm, .. } => algorithm.class_without_mode(),
-            Self::Native(_) | Self::Command { .. } => None,
+            Self::BuiltIn(_) | Self::Command { .. } => None,
         }
     }
 
     /// Returns the parameter names that a placeholder `{{name}}` may use. `None`: only the tuner knows them.
     pub(super) fn placeholder_names(&self, space: &SearchSpace) -> Option<Vec<String>> {
         let (batch, own): (_, &[&str]) = match self {
-            Self::Native(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
+            Self::BuiltIn(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
             Self::Nni { .. } | Self::Command { .. } => (None, &[]),
         };
         let of_space = || space.names().chain(own.iter().copied()).map(str::to_owned).collect();
@@ -127,7 +127,7 @@ impl AssessorChoice {
     /// Returns the assessor's name for the user.
     pub fn name(&self) -> &str {
         match self {
-            Self::Native(spec) => &spec.name,
+            Self::BuiltIn(spec) => &spec.name,
             Self::Nni(algorithm) => algorithm.name(),
         }
     }
@@ -136,7 +136,7 @@ impl AssessorChoice {
 impl AssessorChoice {
     fn class_args(&self) -> &Map<String, Value> {
         match self {
-            Self::Native(spec) => &spec.class_args,
+            Self::BuiltIn(spec) => &spec.class_args,
             Self::Nni(algorithm) => &algorithm.class_args,
         }
     }
@@ -145,7 +145,7 @@ impl AssessorChoice {
     pub(super) fn class_without_mode(&self) -> Option<&str> {
         match self {
             Self::Nni(algorithm) => algorithm.class_without_mode(),
-            Self::Native(_) => None,
+            Self::BuiltIn(_) => None,
         }
     }
 
@@ -154,7 +154,7 @@ impl AssessorChoice {
     fn set_direction(&mut self, agreed: AgreedDirection, tuner: &str) -> Result<(), Problem> {
         let AgreedDirection { direction, assumed } = agreed;
         let (class_args, takes, field) = match self {
-            Self::Native(spec) => {
+            Self::BuiltIn(spec) => {
                 let takes = spec.has_optimize_mode();
                 (&mut spec.class_args, takes, "name")
             }
@@ -192,7 +192,7 @@ impl Algorithm {
     fn direction_use(&self) -> Option<DirectionUse> {
         match &self.source {
             // Batch is never run by NNI's dispatcher, and each of NNI's other algorithms has an `optimize_mode`.
-            ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(Direction::Maximize)),
+            ClassSource::NniName(_) => Some(DirectionUse::Argument(Direction::Maximize)),
             ClassSource::Class { class, .. } => direction_use(class),
         }
     }
@@ -200,7 +200,7 @@ impl Algorithm {
     /// Returns whether the algorithm is a class that also stops trials.
     fn is_users_advisor(&self) -> bool {
         match &self.source {
-            ClassSource::BuiltIn(_) => false,
+            ClassSource::NniName(_) => false,
             ClassSource::Class { class, code } => is_advisor(class, code),
         }
     }
@@ -222,7 +222,7 @@ pub(super) fn set_goals(
     if goals.is_default() {
         return Ok(());
     }
-    let TunerChoice::Native(spec) = tuner else {
+    let TunerChoice::BuiltIn(spec) = tuner else {
         let problem = format!(
             "{} supports only one objective without constraints; with `objectives` or `constraints`, use TPE or NSGA-II, or a tuner that does not learn: Random, QMC, GridSearch, Batch",
             tuner.name()
@@ -241,10 +241,10 @@ pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), P
         return Ok(());
     }
     let problem = match tuner {
-        TunerChoice::Native(spec) if spec.is_population_based() => {
+        TunerChoice::BuiltIn(spec) if spec.is_population_based() => {
             "cannot be used with PBT, which trains each step of a model once"
         }
-        TunerChoice::Native(spec) => {
+        TunerChoice::BuiltIn(spec) => {
             spec.repeats = repeats;
             return Ok(());
         }
@@ -342,11 +342,13 @@ pub(super) fn read_tuner(
         AlgorithmSource::Name(name) => {
             let choice = match tuner::nni_name(&name) {
                 Some(name) => {
-                    let source = ClassSource::BuiltIn(name.to_owned());
+                    let source = ClassSource::NniName(name.to_owned());
                     let algorithm = Algorithm { source, class_args };
                     TunerChoice::Nni { algorithm, advisor: false }
                 }
-                None => TunerChoice::Native(check_native_tuner(section, &name, class_args, space)?),
+                None => {
+                    TunerChoice::BuiltIn(check_native_tuner(section, &name, class_args, space)?)
+                }
             };
             fields.record("name", choice.name());
             choice
@@ -391,7 +393,7 @@ pub(super) fn read_assessor(
         let problem = "is given besides an advisor, which stops trials itself; keep one of them";
         return Err(top.problem("assessor", problem));
     }
-    if let TunerChoice::Native(spec) = tuner
+    if let TunerChoice::BuiltIn(spec) = tuner
         && spec.is_population_based()
     {
         let problem =
@@ -412,7 +414,7 @@ pub(super) fn read_assessor(
             // The assessor is built only to check the arguments.
             assessor::build(&spec).map_err(in_section)?;
             fields.record("name", &spec.name);
-            AssessorChoice::Native(spec)
+            AssessorChoice::BuiltIn(spec)
         }
     };
     if let (AssessorChoice::Nni(_), TunerChoice::Command { .. }) = (&choice, tuner) {

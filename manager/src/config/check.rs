@@ -143,7 +143,7 @@ fn read_training_service(
     tuner: &TunerChoice,
 ) -> Result<(Service, bool), Problem> {
     let mut service = service::read_service(top, inherited)?;
-    if let TunerChoice::Native(tuner) = tuner
+    if let TunerChoice::BuiltIn(tuner) = tuner
         && service.spec.section().has_remote_trials()
         && tuner.needs_checkpoint_folder()
     {

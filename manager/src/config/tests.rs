@@ -496,13 +496,13 @@ fn trials_on_other_machines_always_run_a_snapshot() {
 /// without a direction.
 fn expect_direction(spec: &ExperimentSpec, direction: Direction, rule: &str) {
     let tuner = match &spec.tuner {
-        TunerChoice::Native(tuner) => &tuner.class_args,
+        TunerChoice::BuiltIn(tuner) => &tuner.class_args,
         TunerChoice::Nni { algorithm, .. } => &algorithm.class_args,
         TunerChoice::Command { .. } => panic!("{rule}"),
     };
     assert_eq!(tuner["optimize_mode"], direction.as_str(), "{rule}");
     let (name, assessor) = match &spec.assessor {
-        Some(AssessorChoice::Native(native)) => (native.name.as_str(), &native.class_args),
+        Some(AssessorChoice::BuiltIn(native)) => (native.name.as_str(), &native.class_args),
         Some(AssessorChoice::Nni(algorithm)) => (algorithm.name(), &algorithm.class_args),
         None => ("none", tuner),
     };

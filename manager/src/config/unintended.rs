@@ -27,7 +27,7 @@ pub fn endless_warning(spec: &ExperimentSpec) -> Option<String> {
     let is_bounded = spec.max_trial_number.is_some()
         || spec.max_experiment_duration.is_some()
         || spec.target_metric.is_some();
-    let is_own = matches!(spec.tuner, TunerChoice::Native(_));
+    let is_own = matches!(spec.tuner, TunerChoice::BuiltIn(_));
     let is_finite = spec.search_space.size().is_some();
     let is_endless = !is_bounded && is_own && !is_finite;
     is_endless.then(|| {

@@ -6,8 +6,10 @@ use std::collections::{HashMap, HashSet};
 use trial_protocol::{AttemptId, Class, Verdict};
 
 use super::ending;
-use crate::training_service::completion::{PodResult, ReplicaId, TrialCompletion, TrialEnd};
-use crate::training_service::{JobEnd, VerdictTrust};
+use crate::training_service::completion::{
+    CompletionDecision, PodResult, ReplicaId, TrialCompletion,
+};
+use crate::training_service::{JobEnd, VerdictCertainty};
 use crate::util::ids;
 
 /// The ends of the pods' commands, in the order in which they were reported.
@@ -98,23 +100,27 @@ impl PodEnds {
         let end = completion.decide(&results)?;
         let is_over = completion.has_every_pod_ended(&results);
         let signaled = results.iter().any(|(_, result)| *result == PodResult::Signaled);
-        let trust = match &end {
-            TrialEnd::Unexplained => return None,
-            TrialEnd::Failed(_) if !completion.has_several_pods() => VerdictTrust::Final,
-            TrialEnd::Failed(_) if signaled => VerdictTrust::FailedAndStopped,
-            TrialEnd::Failed(_) => VerdictTrust::Failed,
-            TrialEnd::Succeeded | TrialEnd::Requested => VerdictTrust::Final,
+        let certainty = match &end {
+            CompletionDecision::Unexplained => return None,
+            CompletionDecision::Failed(_) if !completion.has_several_pods() => {
+                VerdictCertainty::Final
+            }
+            CompletionDecision::Failed(_) if signaled => VerdictCertainty::FailedAndStopped,
+            CompletionDecision::Failed(_) => VerdictCertainty::Failed,
+            CompletionDecision::Succeeded | CompletionDecision::Requested => {
+                VerdictCertainty::Final
+            }
         };
-        Some(DecidedEnd { end, is_over, trust })
+        Some(DecidedEnd { end, is_over, certainty })
     }
 
     /// Returns the end of a job that follows from a decided end. The main pod's own verdict explains the rest.
     pub fn job_end(&self, decided: &DecidedEnd, completion: &TrialCompletion) -> JobEnd {
         match &decided.end {
-            TrialEnd::Succeeded => {
+            CompletionDecision::Succeeded => {
                 JobEnd { succeeded: true, exit_code: Some(0), ..JobEnd::default() }
             }
-            TrialEnd::Failed(replica) if *replica != completion.main => {
+            CompletionDecision::Failed(replica) if *replica != completion.main => {
                 let Some(pod) = self.ends.iter().find(|end| end.replica == *replica) else {
                     return JobEnd::default();
                 };
@@ -122,7 +128,9 @@ impl PodEnds {
                 let (exit_code, class) = (pod.exit_code, Some(pod.class));
                 JobEnd { exit_code, message: Some(message), class, ..JobEnd::default() }
             }
-            TrialEnd::Failed(_) | TrialEnd::Requested | TrialEnd::Unexplained => JobEnd::default(),
+            CompletionDecision::Failed(_)
+            | CompletionDecision::Requested
+            | CompletionDecision::Unexplained => JobEnd::default(),
         }
     }
 }
@@ -131,9 +139,9 @@ impl PodEnds {
 #[derive(Debug, PartialEq, Eq)]
 pub struct DecidedEnd {
     /// The end.
-    pub end: TrialEnd,
+    pub end: CompletionDecision,
     /// Set if the commands of all pods have ended.
     pub is_over: bool,
     /// The reliability of the end.
-    pub trust: VerdictTrust,
+    pub certainty: VerdictCertainty,
 }

@@ -41,11 +41,11 @@ pub fn pick_result<'a>(
         metric.kind == MetricKind::Final
             && (objective.is_none_or(|name| name == metric.name) || metric.name == OBJECTIVE)
     };
-    let last = own.clone().find(wanted);
+    let first_final = own.clone().find(wanted);
     let printed = |name: &str| {
         own.clone().any(|metric| metric.kind == MetricKind::Intermediate && metric.name == name)
     };
-    let name = match (last, objective) {
+    let name = match (first_final, objective) {
         (Some(metric), _) => metric.name.as_str(),
         (None, Some(objective)) if printed(objective) => objective,
         // The SDK's metric, if it has the objective as a member.
@@ -64,12 +64,12 @@ pub fn pick_result<'a>(
     let is_member =
         |metric: &Metric| objective.is_some_and(|name| object_member(metric, name).is_some());
     TrialResult {
-        name: last.map(|metric| match objective {
+        name: first_final.map(|metric| match objective {
             Some(objective) if is_member(metric) => objective.to_owned(),
             _ => metric.name.clone(),
         }),
-        final_value: last.map(|metric| value_of(metric, objective)),
-        reported: last.map(|metric| Box::new(metric.value.clone())),
+        final_value: first_final.map(|metric| value_of(metric, objective)),
+        reported: first_final.map(|metric| Box::new(metric.value.clone())),
         intermediate: steps.into_iter().map(|metric| value_of(metric, objective)).collect(),
     }
 }

@@ -30,7 +30,7 @@ mod run_queue;
 
 /// The state of a trial that has not ended.
 #[derive(Debug)]
-struct ActiveTrial {
+struct LiveTrialState {
     parameter_id: Option<u64>,
     running_since: Option<Duration>,
     intent: Option<StopReason>,
@@ -38,7 +38,7 @@ struct ActiveTrial {
 
 /// The state of `maxExperimentDuration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DurationLimit {
+enum DurationLimitState {
     /// Nothing starts after the deadline.
     Active,
     /// The deadline has passed, and the observers were notified.
@@ -52,7 +52,7 @@ enum DurationLimit {
 pub struct State {
     limits: Limits,
     experiment: ExperimentState,
-    live: HashMap<TrialJobId, ActiveTrial>,
+    live: HashMap<TrialJobId, LiveTrialState>,
     run_queue: RunQueue,
     /// The user's own trials whose results the tuner has still to learn.
     user_trials: HashSet<TrialJobId>,
@@ -70,7 +70,7 @@ pub struct State {
     /// The ids of requests that brought no proposal.
     unused_ids: BTreeSet<u64>,
     elapsed: Duration,
-    duration: DurationLimit,
+    duration: DurationLimitState,
 }
 
 impl State {
@@ -91,7 +91,7 @@ impl State {
             next_parameter_id: 0,
             unused_ids: BTreeSet::new(),
             elapsed: Duration::ZERO,
-            duration: DurationLimit::Active,
+            duration: DurationLimitState::Active,
         }
     }
 
@@ -111,7 +111,7 @@ impl State {
             match known.state {
                 StoredTrialState::Ended => {}
                 StoredTrialState::Alive { running_for } => {
-                    let live = ActiveTrial {
+                    let live = LiveTrialState {
                         parameter_id: known.parameter_id,
                         running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
                         intent: known.intent,
@@ -127,7 +127,8 @@ impl State {
     /// Returns the state of an experiment that was done. It starts only the trials that must run again.
     #[must_use]
     pub fn after_done(mut self) -> Self {
-        (self.experiment, self.duration) = (ExperimentState::NoMoreTrial, DurationLimit::Lifted);
+        (self.experiment, self.duration) =
+            (ExperimentState::NoMoreTrial, DurationLimitState::Lifted);
         self
     }
 
@@ -192,7 +193,7 @@ impl State {
         let whole = self
             .limits
             .duration
-            .filter(|_| self.experiment.is_active() && self.duration == DurationLimit::Active);
+            .filter(|_| self.experiment.is_active() && self.duration == DurationLimitState::Active);
         trials.chain(whole).min()
     }
 
@@ -232,7 +233,7 @@ impl State {
                 self.stop_new_trials(reached, &mut effects);
             }
             Event::StopRequested { trial, reason } => {
-                if !self.withdraw_rerun(&trial, &mut effects) {
+                if !self.remove_queued(&trial, &mut effects) {
                     self.request_stop(&trial, reason, &mut effects);
                 }
             }
@@ -306,7 +307,7 @@ impl State {
         self.limits.trials = trials.or(self.limits.trials);
         self.limits.duration = duration.or(self.limits.duration);
         if duration.is_some() {
-            self.duration = DurationLimit::Active;
+            self.duration = DurationLimitState::Active;
         }
         // A search that the last limits had ended continues under the new ones, if they leave room. A search that
         // failures hold does not.
@@ -326,7 +327,7 @@ impl State {
     ) -> Vec<Effect> {
         self.enforce_deadlines(&mut effects);
         self.start_trials(&mut effects);
-        self.update_phase();
+        self.update_experiment_state();
         if self.experiment != before {
             effects.push(Effect::RecordState(self.experiment));
         }
@@ -340,8 +341,8 @@ impl State {
         }
     }
 
-    /// Ends a trial that waits to run again. Returns whether there was one.
-    fn withdraw_rerun(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
+    /// Ends a trial that waits to run. Returns whether there was one.
+    fn remove_queued(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(DequeuedTrial { trial, parameter_id }) = self.run_queue.remove(trial) else {
             return false;
         };
@@ -374,7 +375,7 @@ impl State {
             {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
-                let live = ActiveTrial {
+                let live = LiveTrialState {
                     parameter_id: Some(parameter_id),
                     running_since: None,
                     intent: None,
@@ -461,7 +462,7 @@ impl State {
     fn replace_attempt(
         &mut self,
         trial: TrialJobId,
-        live: &ActiveTrial,
+        live: &LiveTrialState,
         job_end: &JobEnd,
         effects: &mut Vec<Effect>,
     ) {
@@ -474,7 +475,7 @@ impl State {
     /// started.
     fn record_unstarted(
         &mut self,
-        live: &ActiveTrial,
+        live: &LiveTrialState,
         verdict: Option<&Verdict>,
         state: JobState,
         why: &str,
@@ -548,7 +549,7 @@ impl State {
     fn enforce_deadlines(&mut self, effects: &mut Vec<Effect>) {
         if let Some(limit) = self.limits.trial_duration {
             let elapsed = self.elapsed;
-            let over = |live: &ActiveTrial| {
+            let over = |live: &LiveTrialState| {
                 live.running_since.is_some_and(|since| elapsed >= since + limit)
             };
             let mut late: Vec<_> =
@@ -564,7 +565,9 @@ impl State {
         if self.experiment == ExperimentState::Running {
             self.experiment = ExperimentState::NoMoreTrial;
         }
-        if std::mem::replace(&mut self.duration, DurationLimit::Reported) == DurationLimit::Active {
+        if std::mem::replace(&mut self.duration, DurationLimitState::Reported)
+            == DurationLimitState::Active
+        {
             let rest = match self.live.len() {
                 0 => "no more trials are started".to_owned(),
                 1 => "no more trials are started, and the running trial continues".to_owned(),
@@ -577,16 +580,16 @@ impl State {
     }
 
     fn is_time_over(&self) -> bool {
-        self.duration != DurationLimit::Lifted
+        self.duration != DurationLimitState::Lifted
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
-    /// Starts trials in free slots: interrupted trials first, then new ones.
+    /// Starts trials in free slots: first queued ones (retries, trials to run again, points of the user), then new ones.
     fn start_trials(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.is_time_over() && !self.held && self.experiment.is_active();
         while may_repeat && self.live.len() + self.pending_proposals < self.limits.concurrency {
             let Some(DequeuedTrial { trial, parameter_id }) = self.run_queue.pop() else { break };
-            let live = ActiveTrial { parameter_id, running_since: None, intent: None };
+            let live = LiveTrialState { parameter_id, running_since: None, intent: None };
             self.live.insert(trial.clone(), live);
             effects.push(Effect::StartNextAttempt { trial });
         }
@@ -606,7 +609,7 @@ impl State {
         }
     }
 
-    fn update_phase(&mut self) {
+    fn update_experiment_state(&mut self) {
         let limit_reached = self.is_full();
         if self.experiment == ExperimentState::Running && limit_reached && self.run_queue.is_empty()
         {

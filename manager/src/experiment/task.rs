@@ -9,10 +9,11 @@
 //! * [`StopRules`] sends agents their rules.
 //! * [`Announcer`] informs users.
 //! * [`LiveTrials`] has the trials that have not ended.
-//! * [`TrialEnds`] has the ends of trials until they are recorded.
+//! * [`PendingEnds`] has the ends of trials until they are recorded.
 //! * [`VerdictEnds`] ends trials by the verdicts of their agents.
-//! * [`CommandHandler`] checks the commands of users.
-//! * [`TrialEffects`] performs the effects that concern trials.
+//!
+//! Two further ones borrow these parts for one event: [`CommandHandler`] checks the commands of users, and
+//! [`TrialEffects`] performs the effects that concern trials.
 
 mod announcer;
 mod assessments;
@@ -24,6 +25,7 @@ mod lease_monitor;
 mod live_trial;
 mod live_trials;
 mod new_trials;
+mod pending_ends;
 mod prepare;
 mod recorder;
 mod running_time;
@@ -31,7 +33,6 @@ mod stop_rules;
 mod stored_trials;
 mod transient_errors;
 mod trial_effects;
-mod trial_ends;
 mod verdict_ends;
 
 use std::collections::VecDeque;
@@ -45,20 +46,20 @@ use trial_protocol::{AttemptId, MetricValue, Report, ReportBody, StopReason, Tri
 
 use self::announcer::Announcer;
 use self::assessments::{assess_step, assess_stored_steps, stop_early};
-use self::command::{CheckedCommand, CommandHandler};
+use self::command::{CommandHandler, PreparedCommand};
 pub use self::dependencies::Dependencies;
 pub use self::inbox::Inbox;
 use self::launcher::JobLauncher;
 use self::lease_monitor::LeaseMonitor;
 use self::live_trial::LiveTrial;
 use self::live_trials::LiveTrials;
+use self::pending_ends::{EndedJob, PendingEnds};
 use self::recorder::Recorder;
 pub use self::recorder::trial_result;
 use self::running_time::{RunningTime, sleep_until_wake};
 use self::stop_rules::StopRules;
 use self::transient_errors::WriteWatch;
 use self::trial_effects::{TrialEffects, take_alike};
-use self::trial_ends::{EndedJob, TrialEnds};
 use self::verdict_ends::VerdictEnds;
 use super::advisers::Advisers;
 use super::command::{Command, CommandError};
@@ -95,7 +96,7 @@ struct ExperimentTask {
     job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
     trials: LiveTrials,
-    ends: TrialEnds,
+    ends: PendingEnds,
     verdict_ends: VerdictEnds,
     time: RunningTime,
     /// `true` if the task does not end when the search is done, because wider limits may continue it.
@@ -121,7 +122,7 @@ pub async fn run_experiment(dependencies: Dependencies) -> Result<ExperimentStat
         }
         // Reports come before news and deadlines. An agent that reported during a wait for the disk must not count as
         // silent at the next check.
-        if let Some(event) = task.recorder.inbox().pop() {
+        if let Some(event) = task.recorder.inbox().pop_kept() {
             task.handle_batch(event).await?;
             continue;
         }
@@ -253,9 +254,9 @@ impl ExperimentTask {
             announcer: &self.announcer,
             stays_open: self.stays_open,
         };
-        match handler.check(command).await {
-            Ok(CheckedCommand::Event(event)) => self.perform(event).await?,
-            Ok(CheckedCommand::UserChange(change)) => {
+        match handler.prepare(command).await {
+            Ok(PreparedCommand::Event(event)) => self.perform(event).await?,
+            Ok(PreparedCommand::UserChange(change)) => {
                 let requested = change.clone();
                 let effects = self.state.apply_change(change, self.elapsed());
                 if let UserChange::Rerun(trial) = requested
@@ -268,7 +269,7 @@ impl ExperimentTask {
                 }
                 self.perform_all(effects).await?;
             }
-            Ok(CheckedCommand::Directive(trial, body)) => self.trials.push_directive(&trial, body),
+            Ok(PreparedCommand::Directive(trial, body)) => self.trials.push_directive(&trial, body),
             Err(refused) => return Ok(Err(refused)),
         }
         Ok(Ok(()))

@@ -53,8 +53,8 @@ pub(super) struct AgentArguments<'a> {
     pub(super) job: &'a TrialJobSpec,
     /// The name of the platform.
     pub(super) platform: &'a str,
-    /// True if the agent sends the trial's output to the manager.
-    pub(super) sends_output: bool,
+    /// True if the manager asks the agent to send the trial's output. Otherwise the agent's own settings decide.
+    pub(super) requests_output: bool,
 }
 
 impl AgentArguments<'_> {
@@ -65,7 +65,7 @@ impl AgentArguments<'_> {
         text: impl Fn(&str) -> T,
         path: impl Fn(AgentPath) -> Option<T>,
     ) -> Vec<(&'static str, T)> {
-        let Self { settings, job, platform, sends_output } = self;
+        let Self { settings, job, platform, requests_output } = self;
         let sequence = job.sequence.to_string();
         let text = |value: &str| Some(text(value));
         let arguments = [
@@ -85,7 +85,7 @@ impl AgentArguments<'_> {
             ("--code-archive", path(AgentPath::CodeArchive)),
             ("--code-base", path(AgentPath::CodeBase)),
             ("--log-file", path(AgentPath::Log)),
-            ("--log-collection", sends_output.then_some("http").and_then(text)),
+            ("--log-collection", requests_output.then_some("http").and_then(text)),
             ("--objective", settings.objective.as_deref().and_then(text)),
             ("--direction", settings.direction.map(Direction::as_str).and_then(text)),
         ];
@@ -124,7 +124,7 @@ mod tests {
             direction: Some(Direction::Minimize),
         };
         let all =
-            AgentArguments { settings: &settings, job: &job, platform: "p", sends_output: true };
+            AgentArguments { settings: &settings, job: &job, platform: "p", requests_output: true };
         let words =
             all.message(|path| (path == AgentPath::Token).then(|| json!({"name": "token"})));
         let expected = json!([
@@ -134,7 +134,7 @@ mod tests {
         ]);
         assert_eq!(json!(words), expected);
         let few =
-            AgentArguments { settings: &AgentSettings::default(), sends_output: false, ..all };
+            AgentArguments { settings: &AgentSettings::default(), requests_output: false, ..all };
         let flags = few.render(str::to_owned, |_| None).into_iter().map(|(flag, _)| flag);
         assert_eq!(
             flags.collect::<Vec<_>>(),

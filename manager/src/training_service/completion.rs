@@ -60,7 +60,7 @@ pub struct TrialCompletion {
 
 /// The end of a trial that follows from its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TrialEnd {
+pub enum CompletionDecision {
     /// The trial has succeeded.
     Succeeded,
     /// This pod has made the trial fail.
@@ -89,13 +89,13 @@ impl TrialCompletion {
     }
 
     /// Returns the end that follows from the ends of pods, in their order. `None`: the end is undecided.
-    pub fn decide(&self, ends: &[(ReplicaId, PodResult)]) -> Option<TrialEnd> {
+    pub fn decide(&self, ends: &[(ReplicaId, PodResult)]) -> Option<CompletionDecision> {
         let by_rule = (1..=ends.len()).find_map(|count| self.decide_by_last(&ends[..count]));
-        by_rule.or_else(|| self.has_every_pod_ended(ends).then_some(TrialEnd::Succeeded))
+        by_rule.or_else(|| self.has_every_pod_ended(ends).then_some(CompletionDecision::Succeeded))
     }
 
     /// Returns the end for which the last of these ends is the reason.
-    fn decide_by_last(&self, ends: &[(ReplicaId, PodResult)]) -> Option<TrialEnd> {
+    fn decide_by_last(&self, ends: &[(ReplicaId, PodResult)]) -> Option<CompletionDecision> {
         let ((replica, result), _) = ends.split_last()?;
         let role = self.roles.iter().find(|role| role.has_pod(replica))?;
         let number = |counts: fn(PodResult) -> bool| {
@@ -105,11 +105,11 @@ impl TrialCompletion {
         let has_failed = |result| matches!(result, PodResult::Failed | PodResult::Signaled);
         let fails = || role.min_failed.is_some_and(|least| number(has_failed) >= least);
         match result {
-            PodResult::Requested if *replica == self.main => Some(TrialEnd::Requested),
+            PodResult::Requested if *replica == self.main => Some(CompletionDecision::Requested),
             // Only the main pod gets requests of the manager. Another pod is stopped with its job.
             PodResult::Requested => None,
-            PodResult::Failed => fails().then(|| TrialEnd::Failed(replica.clone())),
-            PodResult::Signaled => fails().then_some(TrialEnd::Unexplained),
+            PodResult::Failed => fails().then(|| CompletionDecision::Failed(replica.clone())),
+            PodResult::Signaled => fails().then_some(CompletionDecision::Unexplained),
             PodResult::Succeeded => {
                 let succeeded = number(|result| result == PodResult::Succeeded);
                 let is_done = match role.success {
@@ -117,7 +117,7 @@ impl TrialCompletion {
                     RoleSuccess::First => replica.index == 0,
                     RoleSuccess::Count(least) => succeeded >= least,
                 };
-                is_done.then_some(TrialEnd::Succeeded)
+                is_done.then_some(CompletionDecision::Succeeded)
             }
         }
     }
@@ -162,7 +162,8 @@ mod tests {
     }
 
     /// The rules, the ends of pods in order, and the expected end. The flag tells that all commands have ended.
-    type Row<'a> = (&'a TrialCompletion, &'a [(&'a str, PodResult)], Option<TrialEnd>, bool);
+    type Row<'a> =
+        (&'a TrialCompletion, &'a [(&'a str, PodResult)], Option<CompletionDecision>, bool);
 
     #[test]
     fn the_first_rule_that_holds_decides() {
@@ -173,9 +174,10 @@ mod tests {
         let any = completion(&[role("worker", 3, Some(2), RoleSuccess::Count(1))]);
         let tensorflow = completion(&[role("worker", 2, Some(1), RoleSuccess::First), ps]);
         let lenient = completion(&[role("worker", 2, None, RoleSuccess::Never)]);
-        let failed = |pod: &str| Some(TrialEnd::Failed(replica(pod)));
-        let (succeeded, requested) = (Some(TrialEnd::Succeeded), Some(TrialEnd::Requested));
-        let (unexplained, open) = (Some(TrialEnd::Unexplained), None);
+        let failed = |pod: &str| Some(CompletionDecision::Failed(replica(pod)));
+        let (succeeded, requested) =
+            (Some(CompletionDecision::Succeeded), Some(CompletionDecision::Requested));
+        let (unexplained, open) = (Some(CompletionDecision::Unexplained), None);
         let [w0, w1, w2, p0] = ["worker:0", "worker:1", "worker:2", "ps:0"];
         #[rustfmt::skip]
         let table: &[Row<'_>] = &[

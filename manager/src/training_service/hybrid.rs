@@ -20,7 +20,7 @@ use self::schedule::{RefusalResult, Schedule};
 use super::completion::TrialCompletion;
 use super::{
     AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, JobPart, JobWait,
-    Output, PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    Output, PartStatus, SubmitError, TrainingService, TrialJobSpec, VerdictCertainty,
 };
 use crate::util::errors::error_chain;
 use crate::util::files::{create_private_folder, write_file};
@@ -353,9 +353,9 @@ impl TrainingService for Hybrid {
         self.state.service_of(trial)?.completion(trial)
     }
 
-    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
+    async fn accept_verdict_end(&self, trial: &TrialJobId, certainty: VerdictCertainty) -> bool {
         match self.state.service_of(trial) {
-            Some(service) => service.hand_over(trial, trust).await,
+            Some(service) => service.accept_verdict_end(trial, certainty).await,
             None => false,
         }
     }

@@ -198,7 +198,7 @@ impl LocalState {
             job,
             platform: "local",
             // The web pages show the growing output. Storing it takes as much disk space again as the files.
-            sends_output: std::env::var_os(LOG_COLLECTION_VARIABLE).is_none(),
+            requests_output: std::env::var_os(LOG_COLLECTION_VARIABLE).is_none(),
         };
         let path = |path| self.agent_path(path, dir).map(PathBuf::into_os_string);
         for (flag, value) in arguments.render(|text| text.to_owned().into(), path) {

@@ -73,7 +73,7 @@ pub struct TrialSummary {
     pub cause: Option<String>,
     /// The prospect of a retry, such as `transient`.
     pub class: Option<String>,
-    /// The number of the trial's latest change.
+    /// The number of the trial's latest event in the store.
     pub change: i64,
     /// The name under which the intermediate results are stored, if there are any: NNI's SDK has one name for an
     /// object with many members.
@@ -96,7 +96,7 @@ pub struct TrialSummary {
     /// The highest stored fact of the current attempt.
     #[serde(skip)]
     pub facts_through: Option<u64>,
-    /// Increases with every change of the trial, for streams.
+    /// The number of the trial's latest change in this process, for streams.
     #[serde(skip)]
     pub revision: u64,
 }

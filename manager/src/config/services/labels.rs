@@ -97,7 +97,7 @@ pub(in crate::config) fn read_initial_trials(
 /// Checks the initial points of a new experiment against its space and its limit. A stored experiment is not checked,
 /// because its space and limit may have changed after the points were tried.
 pub(in crate::config) fn check_initial_trials(spec: &ExperimentSpec) -> Result<(), Problem> {
-    let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
+    let native = if let TunerChoice::BuiltIn(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
     for (number, point) in (0_u64..).zip(&spec.initial_trials) {
         user_point::complete_point(point, &spec.search_space, sets.as_deref(), 0, number).map_err(

@@ -30,7 +30,7 @@ fn several_objectives_and_constraints_reach_the_tuner_and_are_stored() {
     assert_eq!(spec.objective.as_deref(), Some("loss"));
     assert_eq!((spec.direction, spec.direction_assumed), (Direction::Minimize, false));
     assert_eq!(spec.goals.metrics(), ["loss", "speed", "memory"]);
-    let TunerChoice::Native(tuner) = &spec.tuner else { panic!("TPE is built in") };
+    let TunerChoice::BuiltIn(tuner) = &spec.tuner else { panic!("TPE is built in") };
     assert_eq!(tuner.goals, spec.goals);
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again, spec);
@@ -100,7 +100,7 @@ fn bohb_as_advisor_is_the_built_in_tuner_with_all_arguments_of_nni() {
     let as_advisor = json!({"tuner": null, "advisor": section});
     let (_directory, file) = write_experiment_file(&document_with(&as_advisor).to_string());
     let as_advisor = load(&file).unwrap();
-    assert!(matches!(&as_advisor.tuner, TunerChoice::Native(spec) if spec.name == "BOHB"));
+    assert!(matches!(&as_advisor.tuner, TunerChoice::BuiltIn(spec) if spec.name == "BOHB"));
     assert_eq!(as_advisor.tuner, as_tuner.tuner);
     assert_eq!(crate::config::from_canonical(&as_advisor.canonical).unwrap(), as_advisor);
 

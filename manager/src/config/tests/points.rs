@@ -13,7 +13,7 @@ fn load_error(changes: &Value) -> String {
 #[test]
 fn repeats_reach_the_tuner_and_are_stored() {
     let spec = load_text(&document_with(&json!({"trialRepeats": 3})).to_string()).unwrap();
-    let TunerChoice::Native(tuner) = &spec.tuner else { panic!("Random is built in") };
+    let TunerChoice::BuiltIn(tuner) = &spec.tuner else { panic!("Random is built in") };
     assert_eq!((spec.trial_repeats, tuner.repeats), (3, 3));
     assert_eq!(crate::config::from_canonical(&spec.canonical).unwrap(), spec);
     assert_eq!(load_text(&document_with(&json!({})).to_string()).unwrap().trial_repeats, 1);

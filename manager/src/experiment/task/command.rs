@@ -38,9 +38,12 @@ pub(super) struct CommandHandler<'a> {
 }
 
 impl CommandHandler<'_> {
-    /// Checks a command, and records what a resumed search needs. Returns what remains to be done, or the reason for a
-    /// refusal.
-    pub(super) async fn check(mut self, command: Command) -> Result<CheckedCommand, CommandError> {
+    /// Checks a command, and stores the limits, results or space that a resumed search needs. Returns what remains to be
+    /// done, or the reason for a refusal.
+    pub(super) async fn prepare(
+        mut self,
+        command: Command,
+    ) -> Result<PreparedCommand, CommandError> {
         let database = self.recorder.store().database();
         if database.write_error().is_some()
             && let Err(error) = database.probe().await
@@ -48,12 +51,12 @@ impl CommandHandler<'_> {
             return Err(CommandError::WaitsForDisk(error_chain(&error)));
         }
         match command {
-            Command::StopTrial(trial) => self.stop_trial(trial).await,
+            Command::StopTrial(trial) => self.prepare_stop(trial).await,
             Command::RerunTrial(trial) => self.rerun_trial(trial).await,
             Command::AddTrial { trial, parameters } => self.add_trial(trial, &parameters).await,
-            Command::FlushTrial(trial) => self.send_directive(trial, DirectiveBody::Flush).await,
+            Command::FlushTrial(trial) => self.prepare_directive(trial, DirectiveBody::Flush).await,
             Command::SetLogLevel(trial, level) => {
-                self.send_directive(trial, DirectiveBody::LogLevel { level }).await
+                self.prepare_directive(trial, DirectiveBody::LogLevel { level }).await
             }
             Command::ChangeLimits(limits) => self.change_limits(&limits).await,
             Command::ImportResults(list) => self.import_results(&list).await,
@@ -61,19 +64,19 @@ impl CommandHandler<'_> {
         }
     }
 
-    async fn stop_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
+    async fn prepare_stop(&mut self, trial: TrialJobId) -> Result<PreparedCommand, CommandError> {
         let reason = StopReason::User;
         let stop = state::Event::StopRequested { trial: trial.clone(), reason };
-        self.require_live_trial(trial).await.map(|_| CheckedCommand::Event(stop))
+        self.require_live_trial(trial).await.map(|_| PreparedCommand::Event(stop))
     }
 
     /// Checks a directive that is not recorded. An agent that misses it does no harm.
-    async fn send_directive(
+    async fn prepare_directive(
         &mut self,
         trial: TrialJobId,
         body: DirectiveBody,
-    ) -> Result<CheckedCommand, CommandError> {
-        self.require_live_trial(trial).await.map(|trial| CheckedCommand::Directive(trial, body))
+    ) -> Result<PreparedCommand, CommandError> {
+        self.require_live_trial(trial).await.map(|trial| PreparedCommand::Directive(trial, body))
     }
 
     /// Checks that a trial has not ended.
@@ -87,7 +90,7 @@ impl CommandHandler<'_> {
         Ok(trial)
     }
 
-    async fn rerun_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, CommandError> {
+    async fn rerun_trial(&mut self, trial: TrialJobId) -> Result<PreparedCommand, CommandError> {
         let Some(row) = self.recorder.store().trials().get(&trial).await? else {
             return Err(CommandError::UnknownTrial(trial));
         };
@@ -97,7 +100,7 @@ impl CommandHandler<'_> {
         self.require_active()?;
         let TrialRow { sequence, parameters, attempt, .. } = row;
         self.trials.add(trial.clone(), sequence, parameters, attempt, true);
-        Ok(CheckedCommand::UserChange(UserChange::Rerun(trial)))
+        Ok(PreparedCommand::UserChange(UserChange::Rerun(trial)))
     }
 
     /// Checks a point of the user and completes it.
@@ -105,7 +108,7 @@ impl CommandHandler<'_> {
         &mut self,
         trial: TrialJobId,
         given: &Parameters,
-    ) -> Result<CheckedCommand, CommandError> {
+    ) -> Result<PreparedCommand, CommandError> {
         self.require_active()?;
         if self.state.is_full() {
             return Err(CommandError::TrialLimitReached { limit: self.state.next_sequence() });
@@ -125,7 +128,7 @@ impl CommandHandler<'_> {
         let parameters = complete_point(self.spec, given, row.seed, number);
         let parameters =
             parameters.map_err(|error| CommandError::InvalidValue(error.to_string()))?;
-        Ok(CheckedCommand::UserChange(UserChange::AddTrials(vec![(trial, parameters)])))
+        Ok(PreparedCommand::UserChange(UserChange::AddTrials(vec![(trial, parameters)])))
     }
 
     fn require_active(&self) -> Result<(), CommandError> {
@@ -146,7 +149,7 @@ impl CommandHandler<'_> {
     }
 
     /// Records new limits in the stored specification, for a resumed experiment.
-    async fn change_limits(&mut self, limits: &NewLimits) -> Result<CheckedCommand, CommandError> {
+    async fn change_limits(&mut self, limits: &NewLimits) -> Result<PreparedCommand, CommandError> {
         self.require_open()?;
         limits.check()?;
         let NewLimits { concurrency, trials, ref duration } = *limits;
@@ -167,16 +170,16 @@ impl CommandHandler<'_> {
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);
         spec.max_experiment_duration = duration.or(spec.max_experiment_duration);
-        Ok(CheckedCommand::UserChange(UserChange::ChangeLimits { concurrency, trials, duration }))
+        Ok(PreparedCommand::UserChange(UserChange::ChangeLimits { concurrency, trials, duration }))
     }
 
     /// Imports results of other searches for the tuner. Known results are skipped, so that a file may be imported
     /// twice.
-    async fn import_results(&mut self, list: &Value) -> Result<CheckedCommand, CommandError> {
+    async fn import_results(&mut self, list: &Value) -> Result<PreparedCommand, CommandError> {
         self.require_open()?;
         let spec = &self.spec;
         let (native, own_parameters): (_, &[&str]) = match &spec.tuner {
-            TunerChoice::Native(native) => (Some(native), native.own_parameters()),
+            TunerChoice::BuiltIn(native) => (Some(native), native.own_parameters()),
             TunerChoice::Nni { advisor: true, .. } => (None, &[TRIAL_BUDGET]),
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => (None, &[]),
         };
@@ -198,12 +201,12 @@ impl CommandHandler<'_> {
         let plural = if count == 1 { "" } else { "s" };
         let message = format!("the tuner has learned {count} imported result{plural}");
         self.announcer.notify(Notice::Message(message));
-        Ok(CheckedCommand::UserChange(UserChange::TunerUpdated))
+        Ok(PreparedCommand::UserChange(UserChange::TunerUpdated))
     }
 
     /// Changes the search space. A built-in tuner is rebuilt for the new space and learns all results again, as on a
     /// resume, so the search does not depend on interruptions. The tuner ignores results that do not fit the new space.
-    async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, CommandError> {
+    async fn change_space(&mut self, space: Value) -> Result<PreparedCommand, CommandError> {
         self.require_open()?;
         let mut canonical = self.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
@@ -216,7 +219,7 @@ impl CommandHandler<'_> {
             return Err(CommandError::NotRunning);
         };
         let native = match &spec.tuner {
-            TunerChoice::Native(native) => {
+            TunerChoice::BuiltIn(native) => {
                 tuner::build(native, &spec.search_space, row.seed).map(Some)
             }
             TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
@@ -234,12 +237,12 @@ impl CommandHandler<'_> {
         self.spec.search_space = spec.search_space;
         self.spec.canonical = spec.canonical;
         self.announcer.notify(Notice::Message("the search space has changed".to_owned()));
-        Ok(CheckedCommand::UserChange(UserChange::ChangeSpace { open }))
+        Ok(PreparedCommand::UserChange(UserChange::ChangeSpace { open }))
     }
 }
 
 /// A message to the state machine or to an agent.
-pub(super) enum CheckedCommand {
+pub(super) enum PreparedCommand {
     Event(state::Event),
     UserChange(UserChange),
     Directive(TrialJobId, DirectiveBody),

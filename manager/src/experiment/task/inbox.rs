@@ -1,6 +1,6 @@
 //! The events for an experiment's task: reports and commands. The inbox makes no decisions about them, except while the
 //! task waits for a disk. Senders must not wait for the disk too: the inbox then merges heartbeats, keeps reports,
-//! refuses commands with the reason, and accepts a stop.
+//! refuses commands with the reason. A request to end the manager ends the wait.
 //!
 //! A decision of the experiment must be recorded before it takes effect. While the disk is full or fails, the task
 //! therefore pauses and tries again. The intake refuses reports that cannot be stored, and their agents keep them.
@@ -65,7 +65,7 @@ impl Inbox {
 
     /// Returns the next event, oldest first. `None`: every handle is gone.
     pub(super) async fn next(&mut self) -> Option<TaskEvent> {
-        match self.pop() {
+        match self.pop_kept() {
             Some(event) => Some(event),
             None => self.events.recv().await,
         }
@@ -73,11 +73,11 @@ impl Inbox {
 
     /// Returns the next event, if one has arrived.
     pub(super) fn try_next(&mut self) -> Option<TaskEvent> {
-        self.pop().or_else(|| self.events.try_recv().ok())
+        self.pop_kept().or_else(|| self.events.try_recv().ok())
     }
 
     /// Returns the oldest event that was kept.
-    pub(super) fn pop(&mut self) -> Option<TaskEvent> {
+    pub(super) fn pop_kept(&mut self) -> Option<TaskEvent> {
         let event = self.kept.pop_front()?;
         self.counted -= usize::from(is_counted(&event));
         if let TaskEvent::Reported { trial, attempt, .. } = &event {
@@ -231,7 +231,7 @@ mod tests {
     /// Returns the trials of the kept events, with the numbers of their reports.
     fn kept_events(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
         let mut kept = Vec::new();
-        while let Some(event) = inbox.pop() {
+        while let Some(event) = inbox.pop_kept() {
             let TaskEvent::Reported { trial, fresh, .. } = event else { panic!("{event:?}") };
             kept.push((trial.to_string(), fresh.iter().map(|report| report.seq).collect()));
         }

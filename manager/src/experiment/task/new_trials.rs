@@ -17,7 +17,7 @@ pub(super) fn complete_point(
     seed: u64,
     number: u64,
 ) -> Result<Parameters, search_space::Error> {
-    let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
+    let native = if let TunerChoice::BuiltIn(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
     user_point::complete_point(given, &spec.search_space, sets.as_deref(), seed, number)
 }

@@ -20,8 +20,8 @@ use crate::search::repeats::PointResults;
 use crate::store::{self, FinalRecords, TrialChange, TrialTimes};
 use crate::training_service::JobEndEvent;
 
-/// The ends of trials.
-pub(super) struct TrialEnds {
+/// The ends of trials whose jobs have ended, until they are recorded.
+pub(super) struct PendingEnds {
     /// The reports of trials that have ended, until their ends are recorded.
     pending: HashMap<TrialJobId, StoredEnd>,
     /// The results of the successful trials.
@@ -59,7 +59,7 @@ pub(super) struct EndedTrial {
     pub(super) end: RecordedEnd,
 }
 
-impl TrialEnds {
+impl PendingEnds {
     /// Creates an empty list. `points` are the results of the trials that succeeded before.
     pub(super) fn new(points: PointResults) -> Self {
         Self { pending: HashMap::new(), points }

@@ -13,12 +13,12 @@ use super::announcer::Announcer;
 use super::launcher::JobLauncher;
 use super::lease_monitor::LeaseMonitor;
 use super::live_trials::LiveTrials;
+use super::pending_ends::PendingEnds;
 use super::recorder::Recorder;
 use super::running_time::RunningTime;
 use super::stop_rules::StopRules;
 use super::stored_trials::{is_interrupted, stored_outcome, stored_samples};
 use super::transient_errors::WriteWatch;
-use super::trial_ends::TrialEnds;
 use super::verdict_ends::VerdictEnds;
 use super::{Dependencies, ExperimentTask, LiveTrial, TaskEvent};
 use crate::config::ExperimentSpec;
@@ -90,7 +90,7 @@ pub(super) async fn prepare_task(mut deps: Dependencies) -> Result<ExperimentTas
         job_news: deps.jobs,
         spec: deps.spec,
         state,
-        ends: TrialEnds::new(points),
+        ends: PendingEnds::new(points),
         verdict_ends,
         time: RunningTime::start(before),
         stays_open: deps.stays_open,
@@ -124,7 +124,7 @@ async fn handle_missed_events(
     for event in starts {
         task.handle_batch(event).await?;
     }
-    while let Some(event) = task.recorder.inbox().pop() {
+    while let Some(event) = task.recorder.inbox().pop_kept() {
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;

@@ -12,9 +12,9 @@ use super::lease_monitor::LeaseMonitor;
 use super::live_trial::LiveTrial;
 use super::live_trials::LiveTrials;
 use super::new_trials;
+use super::pending_ends::{EndedTrial, PendingEnds};
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
-use super::trial_ends::{EndedTrial, TrialEnds};
 use super::verdict_ends::VerdictEnds;
 use crate::experiment::advisers::Advisers;
 use crate::experiment::ending::RecordedEnd;
@@ -36,7 +36,7 @@ pub(super) struct TrialEffects<'a> {
     pub(super) announcer: &'a mut Announcer,
     pub(super) advisers: &'a mut Advisers,
     pub(super) trials: &'a mut LiveTrials,
-    pub(super) ends: &'a mut TrialEnds,
+    pub(super) ends: &'a mut PendingEnds,
     pub(super) verdict_ends: &'a mut VerdictEnds,
 }
 

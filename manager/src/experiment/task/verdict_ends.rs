@@ -172,7 +172,8 @@ impl VerdictEnds {
     ) -> Option<JobEndEvent> {
         let (decided, completion) =
             self.decided_end(trials, trial).filter(|(decided, _)| decided.is_over)?;
-        if !state.is_live(trial) || !self.service.hand_over(trial, decided.trust).await {
+        if !state.is_live(trial) || !self.service.accept_verdict_end(trial, decided.certainty).await
+        {
             return None;
         }
         info!(%trial, "its agents have reported the end; not waiting for its job");

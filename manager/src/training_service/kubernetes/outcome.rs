@@ -7,7 +7,7 @@ use super::disruption::Disruption;
 
 /// The phase of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobPhase {
+pub enum WorkloadPhase {
     /// The controller has not examined the object yet.
     Unseen,
     /// A queue or a user holds the object back. No deadline runs meanwhile.

@@ -35,7 +35,7 @@ use crate::config::kubernetes::HandOver;
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::{
     AdoptionResult, FreeRoom, JobNewsSender, Output, SubmitError, TrainingService, TrialJobSpec,
-    VerdictTrust,
+    VerdictCertainty,
 };
 
 /// The time limit for the cleanup at the end.
@@ -170,9 +170,10 @@ impl TrainingService for KubernetesService {
         is_wanted.then(|| self.context.kind().completion(spec))
     }
 
-    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
+    async fn accept_verdict_end(&self, trial: &TrialJobId, certainty: VerdictCertainty) -> bool {
         let context = &self.context;
-        let (is_accepted, actions) = context.tracker().hand_over(trial, trust, context.now());
+        let (is_accepted, actions) =
+            context.tracker().accept_verdict_end(trial, certainty, context.now());
         self.perform(actions);
         is_accepted
     }
@@ -193,8 +194,8 @@ impl TrainingService for KubernetesService {
         match cluster.follow_lines(&pod, &container, ago).await {
             Ok(output) => Some(Ok(output)),
             Err(error @ client::Error::NotAllowed { .. }) => Some(Err(format!(
-                "{error}; with `get` on `pods/log` it would be shown here (deploy/rights); `kubectl -n {} logs {pod} -c \
-                 {container}` shows it to who may",
+                "{error}; to see the output here, grant `get` on `pods/log` (deploy/rights); an account with this right can \
+                 also run `kubectl -n {} logs {pod} -c {container}`",
                 cluster.namespace()
             ))),
             // The container has not started, or no longer exists.

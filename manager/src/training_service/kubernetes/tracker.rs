@@ -23,21 +23,21 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 pub use self::action::TrackerAction;
 use self::finished::FinishedWorkloads;
-use self::job_index::JobIndex;
+use self::job_index::WorkloadIndex;
 use self::listing::WorkloadListing;
 pub use self::pod_observation::{observe_missing_pod, observe_pod};
 pub use self::pods::{ObservedPods, PodDeparture, PodKey};
 use self::queue::QueueWatch;
 use self::rules::TrackerRules;
-use self::tracked_workload::{JobChange, TrackedWorkload};
+use self::tracked_workload::{TrackedWorkload, WorkloadChange};
 use self::unadopted::UnadoptedWorkloads;
 use super::client::WatchedObject;
 use super::disruption::Disruption;
 use super::kueue::QueueState;
-use super::outcome::{JobPhase, WorkloadOutcome};
+use super::outcome::{WorkloadOutcome, WorkloadPhase};
 use super::workload::{StopRequest, Workload};
 use crate::config::kubernetes::WorkloadKind;
-use crate::training_service::{AdoptionResult, JobEnd, JobEndEvent, JobNews, VerdictTrust};
+use crate::training_service::{AdoptionResult, JobEnd, JobEndEvent, JobNews, VerdictCertainty};
 
 mod action;
 mod finished;
@@ -59,7 +59,7 @@ const UNREPORTED_SUCCESS: &str = "its pod succeeded, but its agent did not repor
 #[derive(Debug)]
 pub struct Tracker {
     rules: TrackerRules,
-    jobs: JobIndex,
+    jobs: WorkloadIndex,
     pods: ObservedPods,
     listing: WorkloadListing,
     unadopted: UnadoptedWorkloads,
@@ -73,7 +73,7 @@ impl Tracker {
     pub fn new(kind: &'static dyn Workload, start_up: Duration, grace: Duration) -> Self {
         Self {
             rules: TrackerRules { kind, start_up, grace, pods: 1 },
-            jobs: JobIndex::default(),
+            jobs: WorkloadIndex::default(),
             pods: ObservedPods::new(kind),
             listing: WorkloadListing::default(),
             unadopted: UnadoptedWorkloads::default(),
@@ -112,7 +112,7 @@ impl Tracker {
         attempt: AttemptId,
         now: Duration,
     ) {
-        let job = self.new_job(name, (trial, attempt), JobPhase::Unseen, now);
+        let job = self.new_job(name, (trial, attempt), WorkloadPhase::Unseen, now);
         self.jobs.insert(job);
     }
 
@@ -120,7 +120,7 @@ impl Tracker {
         &self,
         name: &str,
         of: (TrialJobId, AttemptId),
-        phase: JobPhase,
+        phase: WorkloadPhase,
         now: Duration,
     ) -> TrackedWorkload {
         TrackedWorkload::new(name, of, phase, self.pods.place_count(name), now)
@@ -138,7 +138,8 @@ impl Tracker {
             Ok(()) => job.handle_creation(now),
             Err(message) => {
                 // A watch has shown the workload, although no answer confirmed its creation.
-                let discard = job.is_created().then(|| TrackerAction::Discard(name.to_owned()));
+                let discard =
+                    job.is_created().then(|| TrackerAction::DeleteLeftover(name.to_owned()));
                 let actions = self.end_job(name, WorkloadOutcome::failure(message));
                 actions.into_iter().chain(discard).collect()
             }
@@ -214,7 +215,7 @@ impl Tracker {
         };
         let (phase, queue) = workload.into_parts();
         // Nothing remains to be delivered: the caller has the agent's reports, or they were lost with the pod.
-        if let JobPhase::Completed(WorkloadOutcome {
+        if let WorkloadPhase::Completed(WorkloadOutcome {
             succeeded: true,
             needs_pods: false,
             exit_code,
@@ -228,7 +229,7 @@ impl Tracker {
             let event = JobEndEvent { trial: of.0, attempt: of.1, end };
             return (AdoptionResult::Gone(event), Vec::new());
         }
-        let job = self.new_job(name, of, JobPhase::Waiting, now);
+        let job = self.new_job(name, of, WorkloadPhase::Waiting, now);
         self.jobs.insert(job);
         self.observe_queue_name(name, queue.as_deref());
         let is_expected = self.listing.is_expected(name);
@@ -250,7 +251,7 @@ impl Tracker {
         if self.listing.has_completed() {
             return AdoptionResult::Unknown;
         }
-        let job = self.new_job(name, of, JobPhase::Unseen, now).into_unlisted();
+        let job = self.new_job(name, of, WorkloadPhase::Unseen, now).into_unlisted();
         self.jobs.insert(job);
         self.listing.add_expected(name);
         AdoptionResult::Alive
@@ -279,20 +280,20 @@ impl Tracker {
 
     /// Records that a trial has ended while its workload still exists. `false`: the trial ends with its workload,
     /// because the cluster may have removed a pod before another failed.
-    pub fn hand_over(
+    pub fn accept_verdict_end(
         &mut self,
         trial: &TrialJobId,
-        trust: VerdictTrust,
+        certainty: VerdictCertainty,
         now: Duration,
     ) -> (bool, Vec<TrackerAction>) {
-        let is_final = trust == VerdictTrust::Final;
+        let is_final = certainty == VerdictCertainty::Final;
         let Some(job) = self.jobs.latest_of_trial(trial) else { return (is_final, Vec::new()) };
         let has_disruption =
             self.pods.has_disruption(job.name()) || self.disruption_by_deletion(job).is_some();
-        if !is_final && (has_disruption || !job.can_explain_end(trust)) {
+        if !is_final && (has_disruption || !job.can_explain_end(certainty)) {
             return (false, Vec::new());
         }
-        let actions = self.jobs.latest_of_trial_mut(trial).map(|job| job.hand_over(now));
+        let actions = self.jobs.latest_of_trial_mut(trial).map(|job| job.accept_verdict_end(now));
         (true, actions.unwrap_or_default())
     }
 
@@ -307,7 +308,7 @@ impl Tracker {
     pub fn handle_phase(
         &mut self,
         name: &str,
-        phase: JobPhase,
+        phase: WorkloadPhase,
         now: Duration,
     ) -> Vec<TrackerAction> {
         self.listing.record_news(name);
@@ -322,8 +323,8 @@ impl Tracker {
             self.pods.mark_deleted_as_past(name);
         }
         match job.handle_phase(phase, &self.rules, &mut self.queue_watch, now) {
-            JobChange::Continues(actions) => actions,
-            JobChange::Ends(outcome) => self.complete_end(name, outcome),
+            WorkloadChange::Continues(actions) => actions,
+            WorkloadChange::Ends(outcome) => self.complete_end(name, outcome),
         }
     }
 
@@ -338,8 +339,8 @@ impl Tracker {
             job.confirm_creation();
         }
         match job.handle_deletion(&self.rules) {
-            JobChange::Continues(actions) => actions,
-            JobChange::Ends(outcome) => self.end_job(name, outcome),
+            WorkloadChange::Continues(actions) => actions,
+            WorkloadChange::Ends(outcome) => self.end_job(name, outcome),
         }
     }
 
@@ -579,7 +580,7 @@ impl Tracker {
 
     /// Handles the end of a workload, completed with the observations of its pods.
     pub fn complete_end(&mut self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
-        let outcome = self.explain_outcome(name, outcome);
+        let outcome = self.add_disruption(name, outcome);
         self.end_job(name, outcome)
     }
 
@@ -592,20 +593,20 @@ impl Tracker {
         why: &str,
         has_running: bool,
     ) -> Vec<TrackerAction> {
-        let outcome = self.explain_outcome(name, outcome);
+        let outcome = self.add_disruption(name, outcome);
         let message = format!("{}; {why}", outcome.message);
         let outcome = WorkloadOutcome { message, ..outcome };
         let change = match self.jobs.get_mut(name).filter(|_| has_running) {
             Some(job) => job.settle(outcome),
-            None => JobChange::Ends(outcome),
+            None => WorkloadChange::Ends(outcome),
         };
         match change {
-            JobChange::Continues(actions) => actions,
-            JobChange::Ends(outcome) => self.end_job(name, outcome),
+            WorkloadChange::Continues(actions) => actions,
+            WorkloadChange::Ends(outcome) => self.end_job(name, outcome),
         }
     }
 
-    fn explain_outcome(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
+    fn add_disruption(&self, name: &str, outcome: WorkloadOutcome) -> WorkloadOutcome {
         if outcome.succeeded {
             return WorkloadOutcome { message: UNREPORTED_SUCCESS.to_owned(), ..outcome };
         }
@@ -676,7 +677,7 @@ impl Tracker {
         for name in late {
             let Some(job) = self.jobs.get_mut(&name) else { continue };
             let outcome = job.end_with_lost_node();
-            actions.push(TrackerAction::Discard(name.clone()));
+            actions.push(TrackerAction::DeleteLeftover(name.clone()));
             actions.extend(self.end_job(&name, outcome));
         }
         actions

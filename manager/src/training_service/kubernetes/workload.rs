@@ -13,7 +13,7 @@ use super::manifest::{
     ATTEMPT_LABEL, WorkloadSettings, example_job, experiment_labels, experiment_object_name,
     workload_name,
 };
-use super::outcome::{JobPhase, WorkloadOutcome};
+use super::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::completion::{RoleSuccess, TrialCompletion};
@@ -114,7 +114,7 @@ pub trait Workload: Debug + Send + Sync {
     }
 
     /// Returns the phase of an object.
-    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> WorkloadPhase;
 
     /// Completes an [`WorkloadOutcome`] with [`WorkloadOutcome::needs_pods`] from the observations of the workload's
     /// pods. `trial` has the names of the containers that run the trial. The default serves a kind that states every

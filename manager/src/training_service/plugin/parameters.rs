@@ -71,7 +71,7 @@ impl<'a> RequestParameters<'a> {
             settings: &self.settings.agents,
             job: spec,
             platform: "plugin",
-            sends_output: true,
+            requests_output: true,
         };
         let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));
         arguments.message(|path| match path {

@@ -113,7 +113,7 @@ pub(super) fn submit_params(
         settings: &settings.agents,
         job: spec,
         platform: "remote",
-        sends_output: true,
+        requests_output: true,
     };
     let has_authority = settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some());
     let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));

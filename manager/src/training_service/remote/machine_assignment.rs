@@ -181,7 +181,7 @@ impl Machine {
 
     /// Returns the number of further trials that the machine can run. Without any other limit, the machine runs one
     /// trial for each processor.
-    fn free(&self) -> usize {
+    fn free_room(&self) -> usize {
         let is_open = !self.lacks_memory && !self.has_lost_gpu;
         let Some(gpus) = self.gpus.as_ref().ok().filter(|_| is_open) else { return 0 };
         let bounds = [gpus.capacity(), self.max_trials];
@@ -338,7 +338,7 @@ impl Assignments {
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
-            takes && !machine.is_paused(now) && machine.free() > 0
+            takes && !machine.is_paused(now) && machine.free_room() > 0
         };
         let free = self.machines.iter().enumerate().filter(|(_, machine)| has_room(machine));
         let (number, _) = free.min_by_key(|(_, machine)| (machine.load(), machine.trials))?;
@@ -375,7 +375,7 @@ impl Assignments {
         if ready.peek().is_none() {
             return FreeRoom::Unreachable(self.wait_reason(now));
         }
-        let free: usize = ready.map(Machine::free).sum();
+        let free: usize = ready.map(Machine::free_room).sum();
         FreeRoom::Jobs(free.saturating_sub(self.waiting.len()))
     }
 

@@ -10,7 +10,7 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
 use crate::training_service::completion::TrialCompletion;
 use crate::training_service::{
-    AdoptionResult, JobEndEvent, SubmitError, TrainingService, TrialJobSpec, VerdictTrust,
+    AdoptionResult, JobEndEvent, SubmitError, TrainingService, TrialJobSpec, VerdictCertainty,
 };
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(super) struct FakeService {
     pub(super) completion: Option<TrialCompletion>,
     /// Set if the service makes trials wait for their jobs.
     pub(super) makes_trials_wait: bool,
-    pub(super) handed_over: Mutex<Vec<(TrialJobId, VerdictTrust)>>,
+    pub(super) handed_over: Mutex<Vec<(TrialJobId, VerdictCertainty)>>,
     /// The remaining reports of a gone job's agent, and the number of times that they were refused.
     pub(super) remaining_reports: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
@@ -84,8 +84,8 @@ impl TrainingService for FakeService {
         self.completion.clone()
     }
 
-    async fn hand_over(&self, trial: &TrialJobId, trust: VerdictTrust) -> bool {
-        self.handed_over.lock().unwrap().push((trial.clone(), trust));
+    async fn accept_verdict_end(&self, trial: &TrialJobId, certainty: VerdictCertainty) -> bool {
+        self.handed_over.lock().unwrap().push((trial.clone(), certainty));
         !self.makes_trials_wait
     }
 

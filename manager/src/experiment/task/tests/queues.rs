@@ -4,7 +4,7 @@ use super::*;
 use crate::training_service::completion::{
     ReplicaId, RoleCompletion, RoleSuccess, TrialCompletion,
 };
-use crate::training_service::{DepartedPod, JobEnd, JobWait, VerdictTrust};
+use crate::training_service::{DepartedPod, JobEnd, JobWait, VerdictCertainty};
 use crate::util::ids;
 
 /// Returns the attempt of a pod.
@@ -127,7 +127,7 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     bed.end_job(&trial);
     bed.wait_until_idle().await;
     assert_eq!(bed.wait_for_trial(JobState::Succeeded).await.id, trial.id);
-    let handed_over = (trial.id, VerdictTrust::Final);
+    let handed_over = (trial.id, VerdictCertainty::Final);
     assert_eq!(*bed.service.handed_over.lock().unwrap(), [handed_over]);
     assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(0.5.into())]);
 }
@@ -187,7 +187,7 @@ async fn a_trial_of_several_pods_ends_when_all_of_its_commands_have_ended() {
     bed.wait_for_trial(JobState::Waiting).await;
     assert_eq!(bed.handle.directives(&trial.id, &server), []);
     assert_eq!(bed.wait_for_trial(JobState::Succeeded).await.id, trial.id);
-    let handed_over = (trial.id, VerdictTrust::Final);
+    let handed_over = (trial.id, VerdictCertainty::Final);
     assert_eq!(*bed.service.handed_over.lock().unwrap(), [handed_over]);
     assert_eq!(*bed.service.finished.lock().unwrap(), []);
 }
@@ -200,7 +200,7 @@ async fn the_failure_of_another_pod_is_the_reason_for_the_end() {
         bed.report_for_server(&trial, "", 0, vec![started_body(), ended_body(Cause::Exit)]).await;
         bed.send(&trial, 1, vec![ended_body(Cause::Stopped)]).await;
         bed.wait_until_idle().await;
-        let handed_over = (trial.id.clone(), VerdictTrust::FailedAndStopped);
+        let handed_over = (trial.id.clone(), VerdictCertainty::FailedAndStopped);
         let mut asked = bed.service.handed_over.lock().unwrap().clone();
         // A manager that resumes may see an end in the store and as news.
         asked.dedup();

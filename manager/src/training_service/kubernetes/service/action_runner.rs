@@ -70,17 +70,19 @@ impl ActionRunner {
             TrackerAction::Stop(name) => self.stop_workload(&name).await,
             TrackerAction::ReadOutput(name) => self.read_output(&name).await,
             TrackerAction::QueryMissingPod(name) => query_missing_pod(&self.context, &name).await,
-            TrackerAction::Delete(name) => self.delete_workload(&name).await,
-            TrackerAction::Discard(name) => {
+            TrackerAction::DeleteUnstopped(name) => self.delete_unstopped(&name).await,
+            TrackerAction::DeleteLeftover(name) => {
                 self.delete(&name).await;
                 Vec::new()
             }
-            TrackerAction::ReadEnd(name) => self.read_end(&name).await,
+            TrackerAction::ConcludeFromPods(name) => self.conclude_from_pods(&name).await,
             TrackerAction::WatchQueue => {
                 self.queue_watch.notify_one();
                 Vec::new()
             }
-            TrackerAction::InspectPods(name, outcome) => self.inspect_pods(&name, outcome).await,
+            TrackerAction::ExplainFromPods(name, outcome) => {
+                self.explain_from_pods(&name, outcome).await
+            }
             TrackerAction::AwaitPods(name) => self.wait_until_pods_gone(&name).await,
             TrackerAction::DeleteRemains(attempts) => self.delete_remains(&attempts).await,
         }
@@ -104,7 +106,7 @@ impl ActionRunner {
     }
 
     /// Deletes a workload that did not stop.
-    async fn delete_workload(&self, name: &str) -> Vec<TrackerAction> {
+    async fn delete_unstopped(&self, name: &str) -> Vec<TrackerAction> {
         let kind = self.context.kind().resource().kind;
         warn!("the {kind} {name} did not end within its time limit; deleting it");
         match self.delete(name).await {
@@ -133,7 +135,7 @@ impl ActionRunner {
     }
 
     /// Reads the end of a workload from its pods, if its controller does not complete it.
-    async fn read_end(&self, name: &str) -> Vec<TrackerAction> {
+    async fn conclude_from_pods(&self, name: &str) -> Vec<TrackerAction> {
         let Some(pods) = self.pods.list_with_ended(name).await else { return Vec::new() };
         let kind = self.context.kind();
         let trial = self.context.trial_containers();
@@ -151,7 +153,7 @@ impl ActionRunner {
                  it; deleting the {}",
                 kind.resource().kind
             );
-            actions.push(TrackerAction::Discard(name.to_owned()));
+            actions.push(TrackerAction::DeleteLeftover(name.to_owned()));
             return actions;
         }
         let why = format!(
@@ -164,7 +166,7 @@ impl ActionRunner {
     }
 
     /// Adds the explanation of the pods to the outcome of a workload.
-    async fn inspect_pods(&self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
+    async fn explain_from_pods(&self, name: &str, outcome: WorkloadOutcome) -> Vec<TrackerAction> {
         if self.context.kind().can_end_before_pods()
             && self.wait_until_pods_ended(name).await.is_none()
         {

@@ -52,7 +52,7 @@ impl Submitter {
             let context = &submitter.context;
             let mut actions = context.tracker().handle_submission(&name, outcome, context.now());
             if is_given_up && may_exist {
-                actions.push(TrackerAction::Discard(name));
+                actions.push(TrackerAction::DeleteLeftover(name));
             }
             submitter.runner.perform(actions);
         });

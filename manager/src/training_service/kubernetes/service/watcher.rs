@@ -9,7 +9,7 @@ use tracing::warn;
 use super::action_runner::ActionRunner;
 use super::context::ServiceContext;
 use crate::training_service::kubernetes::client::{EVENTS, PODS, WatchEvent, WatchedObject, watch};
-use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::outcome::WorkloadPhase;
 use crate::training_service::kubernetes::tracker::{
     PodKey, Tracker, TrackerAction, observe_missing_pod, observe_pod,
 };
@@ -180,8 +180,10 @@ impl Watcher {
                 tracker.observe_id(&object.name, object.uid.as_deref());
                 tracker.observe_queue_name(&object.name, object.labels.queue.as_deref());
                 let phase = self.context.kind().phase(&object.body, self.context.spec());
-                let has_deadline =
-                    matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
+                let has_deadline = matches!(
+                    phase,
+                    WorkloadPhase::Running | WorkloadPhase::Suspended | WorkloadPhase::Ending
+                );
                 let actions = tracker.handle_phase(&object.name, phase, self.context.now());
                 tracker.observe_unadopted(&object);
                 if has_deadline {

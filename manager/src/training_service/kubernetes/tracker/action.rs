@@ -12,23 +12,23 @@ pub enum TrackerAction {
     Report(JobNews),
     /// Stops the workload.
     Stop(String),
-    /// Reads the last output of the reporting pod, then calls [`super::Tracker::handle_silent_agent`]. The pods run and
-    /// no agent has reported.
+    /// Reads the last output of the reporting pod, then calls [`super::Tracker::handle_silent_agent`]. The pods
+    /// have run for a while, and the tracker knows of no report.
     ReadOutput(String),
     /// Finds out why the workload has no pod, then calls [`super::Tracker::handle_missing_pod`] or
     /// [`super::Tracker::handle_denied_pod`]. The workload makes no progress.
     QueryMissingPod(String),
     /// Deletes the workload, because it did not stop.
-    Delete(String),
+    DeleteUnstopped(String),
     /// Deletes the workload of a trial that ended without it.
-    Discard(String),
-    /// Reads the end from the pods, then calls [`super::Tracker::complete_end`]. The controller decided the end long
+    DeleteLeftover(String),
+    /// Concludes the end from the pods, then calls [`super::Tracker::complete_end`]. The controller decided the end long
     /// ago and has not completed the workload.
-    ReadEnd(String),
+    ConcludeFromPods(String),
     /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,
-    /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::complete_end`].
-    InspectPods(String, WorkloadOutcome),
+    /// Explains this outcome of an ended workload by its pods, then calls [`super::Tracker::complete_end`].
+    ExplainFromPods(String, WorkloadOutcome),
     /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::end_deleted_workload`].
     AwaitPods(String),
     /// Deletes the remains of these attempts, which ended long ago.

@@ -8,13 +8,13 @@ use super::tracked_workload::TrackedWorkload;
 
 /// The workloads that have not ended.
 #[derive(Debug, Default)]
-pub(super) struct JobIndex {
+pub(super) struct WorkloadIndex {
     jobs: HashMap<String, TrackedWorkload>,
     /// The name of the latest workload of each trial.
     latest: HashMap<TrialJobId, String>,
 }
 
-impl JobIndex {
+impl WorkloadIndex {
     /// Adds the latest workload of a trial.
     pub(super) fn insert(&mut self, job: TrackedWorkload) {
         self.latest.insert(job.trial().clone(), job.name().to_owned());

@@ -14,7 +14,7 @@ use super::*;
 use crate::training_service::kubernetes::outcome::DecidingPod;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
-use crate::training_service::{JobWait, VerdictTrust};
+use crate::training_service::{JobWait, VerdictCertainty};
 
 const START_UP: Duration = Duration::from_mins(10);
 
@@ -50,11 +50,11 @@ fn created_tracker() -> Tracker {
     tracker
 }
 
-fn completed_phase(exit_code: Option<i32>, message: &str) -> JobPhase {
+fn completed_phase(exit_code: Option<i32>, message: &str) -> WorkloadPhase {
     let succeeded = exit_code == Some(0);
     let outcome =
         WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message.to_owned()) };
-    JobPhase::Completed(outcome)
+    WorkloadPhase::Completed(outcome)
 }
 
 fn end_report(exit_code: Option<i32>, message: &str) -> TrackerAction {
@@ -90,7 +90,12 @@ pub(super) fn wait_report(why: &str) -> TrackerAction {
 #[test]
 fn the_end_is_reported_once() {
     let mut tracker = created_tracker();
-    for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending] {
+    for phase in [
+        WorkloadPhase::Unseen,
+        WorkloadPhase::Waiting,
+        WorkloadPhase::Running,
+        WorkloadPhase::Ending,
+    ] {
         assert_eq!(tracker.handle_phase("fa", phase, at(1)), []);
     }
     assert_eq!(
@@ -120,7 +125,7 @@ fn a_workload_that_disappears_ends_unless_it_is_not_created_yet() {
     assert_eq!(tracker.complete_listing(), []);
     // The listing has the workload.
     tracker.begin_listing();
-    assert_eq!(tracker.handle_phase("fa", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.handle_phase("fa", WorkloadPhase::Running, at(1)), []);
     assert_eq!(tracker.complete_listing(), []);
     // The workload disappeared between its turn in the list and the end of the list.
     tracker.begin_listing();
@@ -137,12 +142,15 @@ fn a_refused_submission_is_an_end() {
 #[test]
 fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(1));
     assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + stop_limit()));
     assert_eq!(tracker.tick(at(5)), []);
-    assert_eq!(tracker.tick(at(5) + stop_limit()), [TrackerAction::Delete("fa".to_owned())]);
+    assert_eq!(
+        tracker.tick(at(5) + stop_limit()),
+        [TrackerAction::DeleteUnstopped("fa".to_owned())]
+    );
     assert_eq!(tracker.tick(at(500)), []);
     assert_eq!(
         tracker.handle_deleted_workload("fa"),
@@ -153,7 +161,7 @@ fn a_stop_is_requested_once_and_enforced_after_the_time_limit() {
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_with_that_reason() {
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [TrackerAction::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.handle_phase("fa", completed_phase(None, "stopped on request"), at(7));
@@ -198,7 +206,7 @@ fn a_new_reason_to_wait_is_reported() {
         tracker.set_wait_reason("fa", Some("no image".to_owned())),
         [wait_report("no image")]
     );
-    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(1));
     assert_eq!(tracker.set_wait_reason("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.set_wait_reason("other", Some("no job".to_owned())), []);
 }
@@ -221,7 +229,7 @@ fn a_controller_that_does_not_notice_the_workload_is_a_reason() {
 fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
     // An operator whose pods are refused leaves the status empty and reports an event.
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Unseen, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Unseen, at(1));
     assert_eq!(tracker.tick(UNNOTICED_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     assert!(!tracker.is_examined("fa"));
     assert_eq!(
@@ -239,7 +247,7 @@ fn the_cluster_is_queried_before_the_controller_counts_as_absent() {
 #[test]
 fn a_missing_pod_is_a_reason_until_it_exists() {
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNNOTICED_TIME));
     assert_eq!(tracker.tick(UNNOTICED_TIME), [TrackerAction::QueryMissingPod("fa".to_owned())]);
     assert_eq!(tracker.tick(UNNOTICED_TIME + at(1)), []);
@@ -261,7 +269,7 @@ fn a_missing_pod_is_a_reason_until_it_exists() {
     assert_eq!(ended, [end_report(None, why)]);
     // A workload with a pod reports the reason itself.
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     assert_eq!(tracker.tick(UNNOTICED_TIME), []);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
@@ -277,7 +285,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
         tracker.complete_listing();
         tracker.add_attempt("fa", trial("a"), attempt("a"), at(0));
         tracker.handle_submission("fa", Ok(()), at(0));
-        tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+        tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
         (0..places).for_each(|_| drop(tracker.observe_pod("fa-0-aaaaa", None, None)));
         let actions = tracker.handle_denied_pod("fa", why.to_owned(), at(20));
         assert_eq!(actions, [TrackerAction::Stop("fa".to_owned())]);
@@ -292,7 +300,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
     }
     // All pods exist by now.
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     assert_eq!(tracker.handle_denied_pod("fa", why.to_owned(), at(20)), []);
 }
@@ -300,7 +308,7 @@ fn a_denied_pod_ends_its_trial_as_a_permanent_failure() {
 #[test]
 fn queries_about_one_missing_pod_of_several_are_repeated() {
     let ask = [TrackerAction::QueryMissingPod("fa".to_owned())];
-    for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
+    for phase in [WorkloadPhase::Unseen, WorkloadPhase::Waiting, WorkloadPhase::Starting] {
         let mut tracker = created_tracker().with_pods(2);
         tracker.handle_phase("fa", phase.clone(), at(1));
         tracker.observe_pod("fa-worker-0", None, None);
@@ -316,7 +324,7 @@ fn queries_about_one_missing_pod_of_several_are_repeated() {
             [wait_report("quota r")]
         );
         // The earlier message no longer suppresses the new one.
-        tracker.handle_phase("fa", JobPhase::Starting, at(300));
+        tracker.handle_phase("fa", WorkloadPhase::Starting, at(300));
         tracker.observe_pod("fa-worker-1", None, None);
         assert_eq!(tracker.handle_missing_pod("fa", Some("late news".to_owned())), []);
         assert_eq!(tracker.next_deadline(), Some(START_UP), "{phase:?}");
@@ -329,7 +337,7 @@ fn queries_about_one_missing_pod_of_several_are_repeated() {
     }
     // If the cluster gives no reason, the message names the number of pods.
     let mut tracker = created_tracker().with_pods(2);
-    tracker.handle_phase("fa", JobPhase::Starting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Starting, at(1));
     tracker.observe_pod("fa-worker-0", None, None);
     let reported = tracker.handle_missing_pod("fa", None);
     assert!(
@@ -394,7 +402,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
         let outcome = WorkloadOutcome::failure(
             "the trial's pod was deleted, but not by the manager".to_owned(),
         );
-        JobPhase::Completed(WorkloadOutcome { decided_by: Some(decided_by), ..outcome })
+        WorkloadPhase::Completed(WorkloadOutcome { decided_by: Some(decided_by), ..outcome })
     };
     let none = "the trial's pod was deleted, but not by the manager";
     #[rustfmt::skip]
@@ -423,7 +431,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
     }
     // The reason for the stop outranks a disruption of its pod.
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
     tracker.tick(START_UP);
     tracker.observe_pod("fa-worker-0", None, Some(taken("Evicted")));
     let actions = tracker.handle_phase("fa", deleted("worker"), START_UP);
@@ -435,7 +443,7 @@ fn the_disruption_of_a_pod_explains_the_end_of_its_framework() {
 #[test]
 fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Waiting, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(1));
     tracker.observe_pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
@@ -448,20 +456,20 @@ fn a_workload_that_does_not_start_in_time_fails_with_its_reason() {
     // A workload that has run has started.
     let mut tracker = created_tracker();
     tracker.observe_pod("fa-worker-0", None, None);
-    tracker.handle_phase("fa", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(1));
     tracker.tick(at(1) + AGENT_SILENCE_TIME);
     tracker.handle_silent_agent("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
     // A retried workload waits again.
-    tracker.handle_phase("fa", JobPhase::Waiting, at(2000));
+    tracker.handle_phase("fa", WorkloadPhase::Waiting, at(2000));
     assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
 
 #[test]
 fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
     let mut tracker = created_tracker();
-    assert_eq!(tracker.handle_phase("fa", JobPhase::Starting, at(1)), []);
+    assert_eq!(tracker.handle_phase("fa", WorkloadPhase::Starting, at(1)), []);
     assert_eq!(tracker.set_wait_reason("fa", Some("no room".to_owned())), [wait_report("no room")]);
     assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("fa".to_owned())]);
     let why = "the trial did not start within 600 s (startUpDeadline): no room";
@@ -472,7 +480,7 @@ fn a_pod_that_waits_while_another_runs_has_the_same_deadline() {
 #[test]
 fn running_pods_with_a_silent_agent_are_reported_once() {
     let mut tracker = created_tracker();
-    tracker.handle_phase("fa", JobPhase::Running, at(5));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(5));
     assert_eq!(tracker.next_deadline(), Some(at(5) + AGENT_SILENCE_TIME));
     assert_eq!(
         tracker.tick(at(5) + AGENT_SILENCE_TIME),
@@ -489,13 +497,13 @@ fn running_pods_with_a_silent_agent_are_reported_once() {
             "{reported:?}"
         );
     }
-    tracker.handle_phase("fa", JobPhase::Running, at(50));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(50));
     assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn a_resumed_manager_adopts_existing_workloads() {
-    let adopted = |phase: Option<JobPhase>| {
+    let adopted = |phase: Option<WorkloadPhase>| {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
         tracker.begin_listing();
         if let Some(phase) = phase {
@@ -505,8 +513,8 @@ fn a_resumed_manager_adopts_existing_workloads() {
         tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
     };
     assert_eq!(adopted(None), (AdoptionResult::Unknown, vec![]));
-    assert_eq!(adopted(Some(JobPhase::Waiting)), (AdoptionResult::Alive, vec![]));
-    assert_eq!(adopted(Some(JobPhase::Running)), (AdoptionResult::Alive, vec![]));
+    assert_eq!(adopted(Some(WorkloadPhase::Waiting)), (AdoptionResult::Alive, vec![]));
+    assert_eq!(adopted(Some(WorkloadPhase::Running)), (AdoptionResult::Alive, vec![]));
     // The message of an adopted success mentions that its agent did not report it.
     let TrackerAction::Report(JobNews::Gone(succeeded)) = end_report(Some(0), UNREPORTED_SUCCESS)
     else {
@@ -523,8 +531,8 @@ fn an_attempt_that_is_adopted_before_the_first_listing_is_not_started_again() {
     #[rustfmt::skip]
     let table = [
         // The phase that the listing shows, the time of the adoption, and the consequences of the listing.
-        (Some(JobPhase::Running),                     false, vec![]),
-        (Some(JobPhase::Running),                     true,  vec![]),
+        (Some(WorkloadPhase::Running),                     false, vec![]),
+        (Some(WorkloadPhase::Running),                     true,  vec![]),
         (Some(completed_phase(Some(7), "it failed")), false, vec![end_report(Some(7), "it failed")]),
         // Another attempt replaces one that was never created. This is no retry.
         (None,                                        false, vec![never_created_report()]),
@@ -575,8 +583,8 @@ fn an_adopted_attempt_that_was_seen_and_then_removed_is_not_replaced() {
 fn workloads_of_an_earlier_manager_stay_known_during_a_new_listing() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.begin_listing();
-    tracker.handle_phase("fa", JobPhase::Running, at(1));
-    tracker.handle_phase("fb", JobPhase::Running, at(1));
+    tracker.handle_phase("fa", WorkloadPhase::Running, at(1));
+    tracker.handle_phase("fb", WorkloadPhase::Running, at(1));
     tracker.complete_listing();
     // The watch and its listing were cut in the middle of a resume.
     tracker.begin_listing();
@@ -605,11 +613,11 @@ fn the_remains_of_old_ends_are_deleted() {
             | TrackerAction::Stop(_)
             | TrackerAction::ReadOutput(_)
             | TrackerAction::QueryMissingPod(_)
-            | TrackerAction::Delete(_)
-            | TrackerAction::Discard(_)
-            | TrackerAction::ReadEnd(_)
+            | TrackerAction::DeleteUnstopped(_)
+            | TrackerAction::DeleteLeftover(_)
+            | TrackerAction::ConcludeFromPods(_)
             | TrackerAction::WatchQueue
-            | TrackerAction::InspectPods(..)
+            | TrackerAction::ExplainFromPods(..)
             | TrackerAction::AwaitPods(_) => None,
         }));
     }

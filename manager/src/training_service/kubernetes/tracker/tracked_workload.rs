@@ -1,12 +1,14 @@
 //! PURE: the state of one workload, and the actions that follow from observations of it.
 
 mod deadlines;
+mod stop;
 
 use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use self::deadlines::{JobDeadlines, StartDeadline};
+use self::stop::{ForcedEnd, StopState};
 use super::TrackerAction;
 use super::pods::ObservedPods;
 use super::queue::{QueueStatus, QueueWatch};
@@ -14,10 +16,10 @@ use super::rules::TrackerRules;
 use super::start::StartProgress;
 use super::wait_reason::{WaitReason, missing_pod_reason, silent_agent_reason, unexamined_reason};
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::workload::StopRequest;
 use crate::training_service::{
-    DepartedPod, JobEnd, JobEndEvent, JobImage, JobNews, JobWait, VerdictTrust,
+    DepartedPod, JobEnd, JobEndEvent, JobImage, JobNews, JobWait, VerdictCertainty,
 };
 
 /// A workload that has not ended.
@@ -28,7 +30,7 @@ pub(super) struct TrackedWorkload {
     attempt: AttemptId,
     /// The object's unique id, if it was seen.
     id: Option<String>,
-    phase: JobPhase,
+    phase: WorkloadPhase,
     /// Set if the cluster has the workload.
     is_created: bool,
     /// Set if an earlier manager may have created the workload, and neither the cluster nor an agent has shown it
@@ -51,41 +53,12 @@ pub(super) struct TrackedWorkload {
     /// The end that was read from its pods, while the remaining pods end.
     settled_outcome: Option<WorkloadOutcome>,
     /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
-    is_inspected: bool,
-}
-
-/// The reason for which a workload was stopped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ForcedEnd {
-    /// The reason, for the user.
-    message: String,
-    /// The prospect of a retry, if it is known.
-    class: Option<Class>,
-    /// The platform's statement, if it removed the workload.
-    disruption: Option<String>,
-}
-
-impl ForcedEnd {
-    /// Creates a failure with this prospect of a retry.
-    fn failure(message: String, class: Option<Class>) -> Self {
-        Self { message, class, disruption: None }
-    }
-}
-
-/// The state of a stop request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StopState {
-    /// The stop is requested, but the workload is not created yet.
-    Pending,
-    /// The cluster received the stop request at this time.
-    Sent(Duration),
-    /// The stop had no effect, and the workload was deleted.
-    Deleted,
+    ignores_phase: bool,
 }
 
 /// The consequence of an observation.
 #[derive(Debug)]
-pub(super) enum JobChange {
+pub(super) enum WorkloadChange {
     /// The workload continues, and these actions follow.
     Continues(Vec<TrackerAction>),
     /// The workload has ended.
@@ -93,17 +66,17 @@ pub(super) enum JobChange {
 }
 
 impl TrackedWorkload {
-    /// Creates the state of a workload that is about to be created (`JobPhase::Unseen`), or that the cluster has.
+    /// Creates the state of a workload that is about to be created (`WorkloadPhase::Unseen`), or that the cluster has.
     /// `places` is the number of places that have had a pod: a listing may already have shown those of an earlier
     /// manager.
     pub(super) fn new(
         name: &str,
         (trial, attempt): (TrialJobId, AttemptId),
-        phase: JobPhase,
+        phase: WorkloadPhase,
         places: u64,
         now: Duration,
     ) -> Self {
-        let is_created = phase != JobPhase::Unseen;
+        let is_created = phase != WorkloadPhase::Unseen;
         Self {
             name: name.to_owned(),
             trial,
@@ -123,7 +96,7 @@ impl TrackedWorkload {
             ending_since: None,
             handed_over_at: None,
             settled_outcome: None,
-            is_inspected: false,
+            ignores_phase: false,
         }
     }
 
@@ -158,12 +131,12 @@ impl TrackedWorkload {
 
     /// Returns whether the controller has examined the workload.
     pub(super) fn is_examined(&self) -> bool {
-        self.phase != JobPhase::Unseen
+        self.phase != WorkloadPhase::Unseen
     }
 
     /// Returns whether the pods are known to run.
     pub(super) fn has_running_pods(&self) -> bool {
-        matches!(self.phase, JobPhase::Starting | JobPhase::Running)
+        matches!(self.phase, WorkloadPhase::Starting | WorkloadPhase::Running)
     }
 
     /// Returns whether a stop was requested.
@@ -178,12 +151,12 @@ impl TrackedWorkload {
 
     /// Returns whether the workload waits in a queue for its turn.
     pub(super) fn is_waiting_in_queue(&self) -> bool {
-        self.phase == JobPhase::Suspended && self.queue.has_reason()
+        self.phase == WorkloadPhase::Suspended && self.queue.has_reason()
     }
 
     /// Returns whether the workload ends with its pods, regardless of what deleted them.
     pub(super) fn can_end_with_pods(&self) -> bool {
-        self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
+        self.stop.is_none() && !self.ignores_phase && self.phase != WorkloadPhase::Suspended
     }
 
     /// Handles the unique id of the object.
@@ -244,7 +217,7 @@ impl TrackedWorkload {
     /// Stops the workload of a trial that has ended according to its agent.
     pub(super) fn finish(&mut self, now: Duration) -> Vec<TrackerAction> {
         // A queue that evicted the trial lets it run again.
-        if self.phase == JobPhase::Suspended {
+        if self.phase == WorkloadPhase::Suspended {
             return Vec::new();
         }
         let message = "the trial ended, but its pod did not: does another process run in the pod, or is its node down?";
@@ -252,84 +225,87 @@ impl TrackedWorkload {
     }
 
     /// Records that the trial has ended while its workload still exists.
-    pub(super) fn hand_over(&mut self, now: Duration) -> Vec<TrackerAction> {
+    pub(super) fn accept_verdict_end(&mut self, now: Duration) -> Vec<TrackerAction> {
         self.handed_over_at = self.handed_over_at.or(Some(now));
-        if self.phase == JobPhase::Suspended { self.stop(now) } else { Vec::new() }
+        if self.phase == WorkloadPhase::Suspended { self.stop(now) } else { Vec::new() }
     }
 
     /// Returns whether the failure of a pod explains the end of the trial.
-    pub(super) fn can_explain_end(&self, trust: VerdictTrust) -> bool {
+    pub(super) fn can_explain_end(&self, certainty: VerdictCertainty) -> bool {
         let is_decided = match &self.phase {
-            JobPhase::Suspended => return false,
-            JobPhase::Completed(outcome) if outcome.disruption.is_some() => return false,
-            JobPhase::Completed(_) | JobPhase::Ending => true,
-            JobPhase::Unseen | JobPhase::Waiting | JobPhase::Starting | JobPhase::Running => false,
+            WorkloadPhase::Suspended => return false,
+            WorkloadPhase::Completed(outcome) if outcome.disruption.is_some() => return false,
+            WorkloadPhase::Completed(_) | WorkloadPhase::Ending => true,
+            WorkloadPhase::Unseen
+            | WorkloadPhase::Waiting
+            | WorkloadPhase::Starting
+            | WorkloadPhase::Running => false,
         };
         // The controller stops the other pods only after it has decided that the workload fails.
-        trust != VerdictTrust::FailedAndStopped || is_decided || self.stop.is_some()
+        certainty != VerdictCertainty::FailedAndStopped || is_decided || self.stop.is_some()
     }
 
     /// Returns whether a suspended workload may run again in this phase.
-    pub(super) fn can_resume_in(&self, phase: &JobPhase) -> bool {
-        self.phase == JobPhase::Suspended
-            && !matches!(phase, JobPhase::Suspended | JobPhase::Completed(_))
+    pub(super) fn can_resume_in(&self, phase: &WorkloadPhase) -> bool {
+        self.phase == WorkloadPhase::Suspended
+            && !matches!(phase, WorkloadPhase::Suspended | WorkloadPhase::Completed(_))
     }
 
     /// Handles the observed phase.
     pub(super) fn handle_phase(
         &mut self,
-        phase: JobPhase,
+        phase: WorkloadPhase,
         rules: &TrackerRules,
         queue_watch: &mut QueueWatch,
         now: Duration,
-    ) -> JobChange {
+    ) -> WorkloadChange {
         (self.is_created, self.is_unconfirmed) = (true, false);
         if self.can_resume_in(&phase) {
             self.queue.set_requeued(false);
         }
-        let was_suspended = self.phase == JobPhase::Suspended;
+        let was_suspended = self.phase == WorkloadPhase::Suspended;
         self.phase = phase;
         match &self.phase {
-            JobPhase::Unseen => {}
-            JobPhase::Suspended => {
-                return JobChange::Continues(self.handle_suspension(queue_watch, now));
+            WorkloadPhase::Unseen => {}
+            WorkloadPhase::Suspended => {
+                return WorkloadChange::Continues(self.handle_suspension(queue_watch, now));
             }
             // A pod that is retried also returns to these phases.
-            JobPhase::Waiting | JobPhase::Starting => {
+            WorkloadPhase::Waiting | WorkloadPhase::Starting => {
                 if was_suspended {
                     self.reason.clear();
                     self.queried_at = None;
                     self.queue.clear_suspension();
                 }
-                if self.phase == JobPhase::Starting {
+                if self.phase == WorkloadPhase::Starting {
                     self.start.record_run();
                 }
                 self.start.begin_wait(now);
             }
-            JobPhase::Running => {
+            WorkloadPhase::Running => {
                 self.queue.clear_suspension();
                 if self.start.begin_run(now) {
                     self.reason.clear();
                 }
             }
-            JobPhase::Ending => {
+            WorkloadPhase::Ending => {
                 self.start.end();
                 self.start.record_run();
                 self.reason.clear();
                 self.ending_since = self.ending_since.or(Some(now));
             }
-            JobPhase::Completed(outcome) => {
+            WorkloadPhase::Completed(outcome) => {
                 let outcome = outcome.clone();
                 if !outcome.needs_pods && !rules.kind.can_end_before_pods() {
-                    return JobChange::Ends(outcome);
+                    return WorkloadChange::Ends(outcome);
                 }
-                if !std::mem::replace(&mut self.is_inspected, true) {
-                    let inspect = TrackerAction::InspectPods(self.name.clone(), outcome);
-                    return JobChange::Continues(vec![inspect]);
+                if !std::mem::replace(&mut self.ignores_phase, true) {
+                    let inspect = TrackerAction::ExplainFromPods(self.name.clone(), outcome);
+                    return WorkloadChange::Continues(vec![inspect]);
                 }
             }
         }
-        JobChange::Continues(Vec::new())
+        WorkloadChange::Continues(Vec::new())
     }
 
     /// Handles the suspension of the workload, initially or again.
@@ -391,7 +367,7 @@ impl TrackedWorkload {
         match state {
             None | Some(QueueState::Admitted) => Vec::new(),
             Some(QueueState::Waits(_) | QueueState::NeverFits(_)) => {
-                if matches!(self.phase, JobPhase::Suspended | JobPhase::Unseen) {
+                if matches!(self.phase, WorkloadPhase::Suspended | WorkloadPhase::Unseen) {
                     let why = self.queue.reason();
                     self.set_wait_reason(why)
                 } else {
@@ -417,7 +393,7 @@ impl TrackedWorkload {
 
     /// Handles the observed reason why a pod waits.
     pub(super) fn set_wait_reason(&mut self, why: Option<String>) -> Vec<TrackerAction> {
-        if self.start.waits_since().is_none() && self.phase != JobPhase::Suspended {
+        if self.start.waits_since().is_none() && self.phase != WorkloadPhase::Suspended {
             return Vec::new();
         }
         self.reason.observe(why);
@@ -426,7 +402,7 @@ impl TrackedWorkload {
 
     /// Handles the number of places that have had a pod. A reason from the time without a pod no longer holds.
     pub(super) fn observe_places(&mut self, places: u64) {
-        if self.start.record_places(places) && self.phase != JobPhase::Suspended {
+        if self.start.record_places(places) && self.phase != WorkloadPhase::Suspended {
             self.reason.clear();
         }
     }
@@ -445,7 +421,7 @@ impl TrackedWorkload {
     /// Handles a running pod. The workload reports this later, and a queue may evict both before that. The watch of
     /// pods may also be behind that of workloads, so that the queue has evicted the workload already.
     pub(super) fn mark_pod_running(&mut self) -> Option<TrackerAction> {
-        if self.phase != JobPhase::Suspended {
+        if self.phase != WorkloadPhase::Suspended {
             self.start.record_run();
             return None;
         }
@@ -456,7 +432,7 @@ impl TrackedWorkload {
     /// Handles a pod whose containers have all ended. The workload may end with the pod.
     pub(super) fn mark_pod_completed(&mut self, now: Duration) {
         // A pod that its queue stops does not end the workload.
-        if self.phase != JobPhase::Suspended {
+        if self.phase != WorkloadPhase::Suspended {
             self.ending_since = self.ending_since.or(Some(now));
         }
     }
@@ -483,7 +459,7 @@ impl TrackedWorkload {
         last_line: Option<&str>,
         rules: &TrackerRules,
     ) -> Vec<TrackerAction> {
-        if self.phase != JobPhase::Running {
+        if self.phase != WorkloadPhase::Running {
             return Vec::new();
         }
         let why = silent_agent_reason(rules.kind, &self.name, &self.attempt, last_line);
@@ -495,11 +471,14 @@ impl TrackedWorkload {
     pub(super) fn is_idle(&self, rules: &TrackerRules) -> bool {
         match self.phase {
             // If one pod exists and another was refused, the status may stay empty.
-            JobPhase::Unseen => self.is_created,
-            JobPhase::Waiting | JobPhase::Starting => self.start.place_count() < rules.pods,
-            JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
-                false
+            WorkloadPhase::Unseen => self.is_created,
+            WorkloadPhase::Waiting | WorkloadPhase::Starting => {
+                self.start.place_count() < rules.pods
             }
+            WorkloadPhase::Suspended
+            | WorkloadPhase::Running
+            | WorkloadPhase::Ending
+            | WorkloadPhase::Completed(_) => false,
         }
     }
 
@@ -518,7 +497,7 @@ impl TrackedWorkload {
         if self.reason.current().is_some() || !self.is_idle(rules) {
             return None;
         }
-        Some(if self.phase == JobPhase::Unseen {
+        Some(if self.phase == WorkloadPhase::Unseen {
             unexamined_reason(rules.kind)
         } else {
             missing_pod_reason(rules.kind, self.start.place_count(), rules.pods)
@@ -532,17 +511,17 @@ impl TrackedWorkload {
     }
 
     /// Handles the disappearance of the workload.
-    pub(super) fn handle_deletion(&mut self, rules: &TrackerRules) -> JobChange {
+    pub(super) fn handle_deletion(&mut self, rules: &TrackerRules) -> WorkloadChange {
         // The tracker already waits for the pods' end or reads their status. The pods may have been deleted with the
         // workload, so reading them again would show nothing.
-        if self.is_inspected {
-            return JobChange::Continues(Vec::new());
+        if self.ignores_phase {
+            return WorkloadChange::Continues(Vec::new());
         }
         let deletes = rules.kind.stop_request() == StopRequest::Delete;
         let end = match self.stop {
             Some(StopState::Deleted) => {
                 let message = "the workload did not end within its time and was deleted";
-                return JobChange::Ends(WorkloadOutcome::failure(message.to_owned()));
+                return WorkloadChange::Ends(WorkloadOutcome::failure(message.to_owned()));
             }
             Some(StopState::Sent(_)) if deletes => None,
             Some(StopState::Pending | StopState::Sent(_)) | None => {
@@ -559,12 +538,12 @@ impl TrackedWorkload {
         };
         self.forced_end = self.forced_end.take().or(end);
         if !deletes {
-            return JobChange::Ends(self.outcome_of_deletion());
+            return WorkloadChange::Ends(self.outcome_of_deletion());
         }
         // The pods have their grace period. Another attempt must not run beside them.
         self.queue.clear_suspension();
         self.begin_ending();
-        JobChange::Continues(vec![TrackerAction::AwaitPods(self.name.clone())])
+        WorkloadChange::Continues(vec![TrackerAction::AwaitPods(self.name.clone())])
     }
 
     /// Returns the outcome of a workload that was deleted, and whose pods are gone.
@@ -574,22 +553,22 @@ impl TrackedWorkload {
     }
 
     /// Handles the end of the workload that was read from its pods while some of them still run.
-    pub(super) fn settle(&mut self, outcome: WorkloadOutcome) -> JobChange {
-        if self.is_inspected {
-            return JobChange::Ends(outcome);
+    pub(super) fn settle(&mut self, outcome: WorkloadOutcome) -> WorkloadChange {
+        if self.ignores_phase {
+            return WorkloadChange::Ends(outcome);
         }
         self.settled_outcome = Some(outcome);
         self.begin_ending();
         let name = self.name.clone();
-        JobChange::Continues(vec![
-            TrackerAction::Discard(name.clone()),
+        WorkloadChange::Continues(vec![
+            TrackerAction::DeleteLeftover(name.clone()),
             TrackerAction::AwaitPods(name),
         ])
     }
 
     /// Ignores the phase from now on, because the ends of the pods end the workload.
     fn begin_ending(&mut self) {
-        (self.is_inspected, self.phase) = (true, JobPhase::Ending);
+        (self.ignores_phase, self.phase) = (true, WorkloadPhase::Ending);
         self.start.end();
     }
 
@@ -642,7 +621,7 @@ impl TrackedWorkload {
         let is_due = |at: Option<Duration>| at.is_some_and(|at| now >= at);
         if is_due(self.deadlines(rules, pods, queue_watch).deletion_deadline()) {
             self.stop = Some(StopState::Deleted);
-            return vec![TrackerAction::Delete(self.name.clone())];
+            return vec![TrackerAction::DeleteUnstopped(self.name.clone())];
         }
         let mut actions = Vec::new();
         if is_due(self.deadlines(rules, pods, queue_watch).report_deadline()) {
@@ -651,11 +630,11 @@ impl TrackedWorkload {
         }
         if is_due(self.deadlines(rules, pods, queue_watch).settlement_deadline()) {
             self.ending_since = Some(now);
-            actions.push(TrackerAction::ReadEnd(self.name.clone()));
+            actions.push(TrackerAction::ConcludeFromPods(self.name.clone()));
         }
         if is_due(self.deadlines(rules, pods, queue_watch).pods_end_deadline()) {
             pods.restart_outliving(&self.name, now);
-            actions.push(TrackerAction::ReadEnd(self.name.clone()));
+            actions.push(TrackerAction::ConcludeFromPods(self.name.clone()));
         }
         if is_due(self.deadlines(rules, pods, queue_watch).stop_deadline()) {
             actions.extend(self.stop(now));

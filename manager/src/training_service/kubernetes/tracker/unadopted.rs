@@ -7,7 +7,7 @@ use trial_protocol::AttemptId;
 
 use super::TrackerAction;
 use crate::training_service::kubernetes::client::WatchedObject;
-use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::outcome::WorkloadPhase;
 
 /// The workloads of an earlier manager that are not yet adopted.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) struct UnadoptedWorkloads {
 /// A workload that is not adopted.
 #[derive(Debug)]
 pub(super) struct UnadoptedWorkload {
-    phase: JobPhase,
+    phase: WorkloadPhase,
     /// The time of its creation, in RFC 3339.
     created: Option<String>,
     /// The attempt that it runs.
@@ -31,7 +31,7 @@ pub(super) struct UnadoptedWorkload {
 
 impl UnadoptedWorkload {
     /// Returns the phase, and the queue in the label.
-    pub(super) fn into_parts(self) -> (JobPhase, Option<String>) {
+    pub(super) fn into_parts(self) -> (WorkloadPhase, Option<String>) {
         (self.phase, self.queue)
     }
 }
@@ -50,9 +50,9 @@ impl UnadoptedWorkloads {
     }
 
     /// Handles the observed phase of a workload.
-    pub(super) fn observe_phase(&mut self, name: &str, phase: JobPhase) {
+    pub(super) fn observe_phase(&mut self, name: &str, phase: WorkloadPhase) {
         let new = UnadoptedWorkload {
-            phase: JobPhase::Unseen,
+            phase: WorkloadPhase::Unseen,
             created: None,
             attempt: None,
             queue: None,
@@ -96,13 +96,13 @@ impl UnadoptedWorkloads {
         self.workloads.retain(|name, workload| {
             let created = workload.created.take();
             match (&workload.phase, workload.attempt.take()) {
-                (JobPhase::Completed(_), Some(attempt)) => {
+                (WorkloadPhase::Completed(_), Some(attempt)) => {
                     ended.push((created, attempt));
                     return false;
                 }
-                (JobPhase::Completed(_), None) => {}
+                (WorkloadPhase::Completed(_), None) => {}
                 (_, Some(attempt)) => actions.push(TrackerAction::DeleteRemains(vec![attempt])),
-                (_, None) => actions.push(TrackerAction::Discard(name.clone())),
+                (_, None) => actions.push(TrackerAction::DeleteLeftover(name.clone())),
             }
             true
         });

@@ -11,12 +11,14 @@ use super::several_pods::{self, EndedPod};
 use super::{StopRequest, Workload};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
-use crate::training_service::completion::{PodResult, ReplicaId, TrialCompletion, TrialEnd};
+use crate::training_service::completion::{
+    CompletionDecision, PodResult, ReplicaId, TrialCompletion,
+};
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, has_retries, merge, pod, set_default, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome, WorkloadPhase};
 
 /// The time beyond its grace period after which a deleted pod counts as gone with its node, in seconds. An attempt that
 /// survives does no harm, because the next one has another number.
@@ -64,7 +66,7 @@ impl Workload for Framework {
         (pod, format!("{}-0", role.name))
     }
 
-    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
         let (role, index) = &spec.metrics_from;
         status::read(object, (role.as_str(), *index))
     }
@@ -205,18 +207,18 @@ fn outcome_from_pods(
     let ReplicaId { role, index } = completion.main.clone();
     let main = DecidingPod { role, index, is_main: true };
     match completion.decide(&results.collect::<Vec<_>>())? {
-        TrialEnd::Failed(replica) => {
+        CompletionDecision::Failed(replica) => {
             let is_cause = |end: &&EndedPod| end.role == replica.role && end.index == replica.index;
             let cause: Vec<EndedPod> = ends.iter().filter(is_cause).cloned().collect();
             let failed = WorkloadOutcome::failure("one of its pods failed".to_owned());
             Some(several_pods::outcome_with_cause(&failed, &main, &cause, |_| true))
         }
-        TrialEnd::Succeeded => {
+        CompletionDecision::Succeeded => {
             let (succeeded, exit_code) = (true, Some(0));
             let message = "its pods succeeded".to_owned();
             Some(WorkloadOutcome { succeeded, exit_code, ..WorkloadOutcome::failure(message) })
         }
-        TrialEnd::Requested | TrialEnd::Unexplained => None,
+        CompletionDecision::Requested | CompletionDecision::Unexplained => None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::pod_end;
 use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 use crate::util::excerpt::shortened;
@@ -53,7 +53,7 @@ impl Workload for Job {
         (pod_template(settings, job, role, position), "0".to_owned())
     }
 
-    fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> JobPhase {
+    fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> WorkloadPhase {
         phase(object)
     }
 
@@ -205,19 +205,19 @@ pub(super) fn pod_template(
 }
 
 /// Returns the phase of a Job.
-fn phase(object: &Value) -> JobPhase {
+fn phase(object: &Value) -> WorkloadPhase {
     let status = object.get("status").filter(|status| status.is_object());
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let Some(status) = status.filter(|status| status.as_object().is_some_and(|s| !s.is_empty()))
     else {
-        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
+        return if suspended { WorkloadPhase::Suspended } else { WorkloadPhase::Unseen };
     };
     let holds = |kind: &str| true_condition(status, kind);
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(WorkloadOutcome {
+        return WorkloadPhase::Completed(WorkloadOutcome {
             succeeded,
             exit_code,
             ..WorkloadOutcome::failure(message)
@@ -227,21 +227,25 @@ fn phase(object: &Value) -> JobPhase {
         // While the Job is suspended, its controller will not complete it. The end of a pod that the queue stopped
         // counted as a failure.
         return match (suspended, holds("Failed")) {
-            (true, _) => JobPhase::Completed(eviction_outcome(&shortened_field(failed, "message"))),
-            (false, Some(_)) => JobPhase::Completed(failed_job_outcome(failed)),
-            (false, None) => JobPhase::Ending,
+            (true, _) => {
+                WorkloadPhase::Completed(eviction_outcome(&shortened_field(failed, "message")))
+            }
+            (false, Some(_)) => WorkloadPhase::Completed(failed_job_outcome(failed)),
+            (false, None) => WorkloadPhase::Ending,
         };
     }
     if holds("SuccessCriteriaMet").is_some() {
-        return JobPhase::Ending;
+        return WorkloadPhase::Ending;
     }
     let wanted = object.pointer("/spec/parallelism").and_then(Value::as_i64).unwrap_or(1);
     let is_whole = begun_pods(status) >= wanted;
     match (suspended, count("active"), count("ready")) {
-        (true, ..) => JobPhase::Suspended,
-        (false, active, ready) if active > 0 && ready >= active && is_whole => JobPhase::Running,
-        (false, active, ready) if active > 0 && ready > 0 => JobPhase::Starting,
-        (false, ..) => JobPhase::Waiting,
+        (true, ..) => WorkloadPhase::Suspended,
+        (false, active, ready) if active > 0 && ready >= active && is_whole => {
+            WorkloadPhase::Running
+        }
+        (false, active, ready) if active > 0 && ready > 0 => WorkloadPhase::Starting,
+        (false, ..) => WorkloadPhase::Waiting,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::training_service::completion::TrialCompletion;
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 
 /// Runs trials of several roles as `JobSet`s.
@@ -78,7 +78,7 @@ impl Workload for JobSet {
         (pod_template(settings, job, role, position), format!("{}-0-0", role.name))
     }
 
-    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
         phase(object, spec)
     }
 
@@ -183,7 +183,7 @@ fn replicated_job(
 }
 
 /// Returns the phase of a `JobSet`.
-fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
+fn phase(object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
     let (role, index) = spec.metrics_from.clone();
     let main = DecidingPod { role, index, is_main: true };
     phase_of(object, &STATUS_NAMES, spec.roles.len(), main)
@@ -208,36 +208,36 @@ pub(super) fn phase_of(
     names: &StatusNames,
     roles: usize,
     main: DecidingPod,
-) -> JobPhase {
+) -> WorkloadPhase {
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let status =
         object.get("status").and_then(Value::as_object).filter(|status| !status.is_empty());
     let Some(status) = status else {
-        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
+        return if suspended { WorkloadPhase::Suspended } else { WorkloadPhase::Unseen };
     };
     let conditions = &object["status"];
     let holds = |kind: &str| true_condition(conditions, kind);
     if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return JobPhase::Completed(WorkloadOutcome {
+        return WorkloadPhase::Completed(WorkloadOutcome {
             succeeded,
             exit_code,
             ..WorkloadOutcome::failure(message)
         });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
-        return JobPhase::Completed(eviction_outcome(&shortened_field(failed, "message")));
+        return WorkloadPhase::Completed(eviction_outcome(&shortened_field(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
-        return JobPhase::Completed(WorkloadOutcome {
+        return WorkloadPhase::Completed(WorkloadOutcome {
             decided_by: Some(main),
             needs_pods: true,
             ..WorkloadOutcome::failure(shortened_field(failed, "message"))
         });
     }
     if suspended {
-        return JobPhase::Suspended;
+        return WorkloadPhase::Suspended;
     }
     // The status counts Jobs, and each role has one Job.
     let jobs = status.get(names.jobs).and_then(Value::as_array);
@@ -246,9 +246,9 @@ pub(super) fn phase_of(
         counts.filter_map(|field| job.get(*field)?.as_u64()).any(|count| count > 0)
     });
     match begun.count() {
-        0 => JobPhase::Waiting,
-        begun if begun < roles => JobPhase::Starting,
-        _ => JobPhase::Running,
+        0 => WorkloadPhase::Waiting,
+        begun if begun < roles => WorkloadPhase::Starting,
+        _ => WorkloadPhase::Running,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::training_service::completion::{RoleSuccess, TrialCompletion};
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, attempt_labels, merge, pod, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::status_fields::{
     find_condition, shortened_field, true_condition,
 };
@@ -126,7 +126,7 @@ impl Workload for TrainingJob {
         (pod, format!("{}-0", role.name))
     }
 
-    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
         phase(object, spec)
     }
 
@@ -242,11 +242,11 @@ fn pod_template(
 
 /// Returns the phase of a job. Conditions are found by their type, because the operator moves changed conditions to the
 /// end of the list and keeps some past ones as "False".
-fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
+fn phase(object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
     let suspended = object.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
     let status = object.get("status").filter(|status| status.get("conditions").is_some());
     let Some(status) = status else {
-        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
+        return if suspended { WorkloadPhase::Suspended } else { WorkloadPhase::Unseen };
     };
     let holds = |kind: &str| true_condition(status, kind);
     let (role, index) = &spec.metrics_from;
@@ -257,7 +257,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
             // outcome.
             let message = shortened_field(failed, "message");
             let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
-            return JobPhase::Completed(WorkloadOutcome {
+            return WorkloadPhase::Completed(WorkloadOutcome {
                 succeeded,
                 decided_by,
                 needs_pods: true,
@@ -267,7 +267,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         (Some(_), None) => {
             let (succeeded, exit_code) = (true, Some(0));
             let message = "its pods succeeded".to_owned();
-            return JobPhase::Completed(WorkloadOutcome {
+            return WorkloadPhase::Completed(WorkloadOutcome {
                 succeeded,
                 exit_code,
                 ..WorkloadOutcome::failure(message)
@@ -276,7 +276,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         (None, None) => {}
     }
     if suspended || holds("Suspended").is_some() {
-        return JobPhase::Suspended;
+        return WorkloadPhase::Suspended;
     }
     let counts = status.get("replicaStatuses").and_then(Value::as_object);
     let count = |of: &str| {
@@ -287,11 +287,11 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let started = started.into_iter().fold(0, u64::saturating_add);
     let wanted = spec.roles.iter().map(|role| role.task_number).sum::<u64>();
     match (count("active"), holds("Running").is_some()) {
-        (1.., _) if started >= wanted => JobPhase::Running,
-        (1.., _) => JobPhase::Starting,
+        (1.., _) if started >= wanted => WorkloadPhase::Running,
+        (1.., _) => WorkloadPhase::Starting,
         // All pods that ran have ended, and the operator has not reported it yet.
-        (0, true) if started > 0 => JobPhase::Running,
-        (0, _) => JobPhase::Waiting,
+        (0, true) if started > 0 => WorkloadPhase::Running,
+        (0, _) => WorkloadPhase::Waiting,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::training_service::kubernetes::disruption::Disruption;
 use crate::training_service::kubernetes::manifest::{
     WorkloadSettings, example_job, experiment_labels, experiment_object_name, pod, workload_name,
 };
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::status_fields::{shortened_field, true_condition};
 
 const API_GROUP: &str = WorkloadKind::TrainJob.group();
@@ -126,7 +126,7 @@ impl Workload for TrainJob {
         (template, format!("{NODE_NAME}-0-0"))
     }
 
-    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
         phase(object, spec)
     }
 
@@ -255,14 +255,14 @@ fn runtime_with_job(metadata: &Value, job: &Value) -> Value {
 }
 
 /// Returns the phase of a `TrainJob`.
-fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
+fn phase(object: &Value, spec: &KubernetesSpec) -> WorkloadPhase {
     let failed = object.get("status").and_then(|status| true_condition(status, "Failed"));
     let message = failed.map(|failed| shortened_field(failed, "message")).unwrap_or_default();
     match failed.map(|failed| shortened_field(failed, "reason")).as_deref() {
         Some("TrainingRuntimeNotSupported") => {
             let message = format!("Kubeflow Trainer rejects the TrainJob: {message}");
             let class = Some(Class::Permanent);
-            JobPhase::Completed(WorkloadOutcome { class, ..WorkloadOutcome::failure(message) })
+            WorkloadPhase::Completed(WorkloadOutcome { class, ..WorkloadOutcome::failure(message) })
         }
         Some("DeadlineExceeded") => {
             let why = "its TrainJob ran longer than its activeDeadlineSeconds".to_owned();
@@ -270,7 +270,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
             let disruption = Some(Disruption { evidence, why: why.clone() });
             // A retry would take equally long.
             let class = Some(Class::Permanent);
-            JobPhase::Completed(WorkloadOutcome {
+            WorkloadPhase::Completed(WorkloadOutcome {
                 class,
                 disruption,
                 ..WorkloadOutcome::failure(why)

@@ -120,7 +120,7 @@ fn agent_variables(settings: &WorkloadSettings, job: &TrialJobSpec) -> Vec<(Stri
         settings: &settings.agents,
         job,
         platform: spec.workload.platform(),
-        sends_output: true,
+        requests_output: true,
     };
     let path = |path| match path {
         AgentPath::ManagerUrl => Some(format!("{ACCESS_FOLDER}/manager.url")),

@@ -5,9 +5,9 @@ use trial_protocol::AttemptId;
 
 use super::START_UP;
 use super::queue::{at, created_tracker_of, ids};
-use crate::training_service::VerdictTrust::{Failed, FailedAndStopped, Final};
+use crate::training_service::VerdictCertainty::{Failed, FailedAndStopped, Final};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::tracker::finished::{DELETE_BATCH, MAX_FINISHED};
 use crate::training_service::kubernetes::tracker::{Tracker, TrackerAction};
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
@@ -17,8 +17,10 @@ use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
 fn workloads_of_ended_trials_are_deleted_after_a_resume() {
     let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
     tracker.begin_listing();
-    let done = JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
-    for (name, phase) in [("ja", JobPhase::Running), ("jb", JobPhase::Running), ("jc", done)] {
+    let done = WorkloadPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+    for (name, phase) in
+        [("ja", WorkloadPhase::Running), ("jb", WorkloadPhase::Running), ("jc", done)]
+    {
         assert_eq!(tracker.handle_phase(name, phase, at(1)), []);
     }
     tracker.complete_listing();
@@ -29,7 +31,7 @@ fn workloads_of_ended_trials_are_deleted_after_a_resume() {
     // The agents deliver the rest of their reports in this time.
     assert_eq!(tracker.tick(at(99)).len(), 1, "the adopted pod's agent is silent");
     assert_eq!(tracker.next_deadline(), Some(at(10 + 30 + 60)));
-    assert_eq!(tracker.tick(at(100)), [TrackerAction::Discard("jb".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [TrackerAction::DeleteLeftover("jb".to_owned())]);
     assert_eq!(tracker.tick(at(200)), []);
     assert_eq!(tracker.next_deadline(), None);
 }
@@ -45,8 +47,8 @@ fn workloads_that_ended_without_a_manager_are_deleted_like_others() {
         let metadata = json!({"name": name, "creationTimestamp": created, "labels": labels});
         let object = serde_json::from_value(json!({"metadata": metadata})).unwrap();
         let is_over = number > 0;
-        let outcome = || JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
-        let phase = if is_over { outcome() } else { JobPhase::Running };
+        let outcome = || WorkloadPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+        let phase = if is_over { outcome() } else { WorkloadPhase::Running };
         tracker.handle_phase(&name, phase, at(1));
         tracker.observe_unadopted(&object);
     }
@@ -71,34 +73,34 @@ fn workloads_that_ended_without_a_manager_are_deleted_like_others() {
 
 #[test]
 fn a_failed_pod_ends_its_trial_early_unless_the_cluster_removed_another() {
-    let failed = || JobPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
+    let failed = || WorkloadPhase::Completed(WorkloadOutcome::failure("it failed".to_owned()));
     let taken = || {
         let disruption = Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
         let outcome = WorkloadOutcome::failure("it failed".to_owned());
-        JobPhase::Completed(WorkloadOutcome { disruption: Some(disruption), ..outcome })
+        WorkloadPhase::Completed(WorkloadOutcome { disruption: Some(disruption), ..outcome })
     };
     #[rustfmt::skip]
     let table = [
-        (JobPhase::Running,   false, Final,            true),
-        (JobPhase::Running,   true,  Final,            true),
-        (JobPhase::Running,   false, Failed,           true),
-        (JobPhase::Running,   true,  Failed,           false),
-        (JobPhase::Suspended, false, Failed,           false),
+        (WorkloadPhase::Running,   false, Final,            true),
+        (WorkloadPhase::Running,   true,  Final,            true),
+        (WorkloadPhase::Running,   false, Failed,           true),
+        (WorkloadPhase::Running,   true,  Failed,           false),
+        (WorkloadPhase::Suspended, false, Failed,           false),
         // The controller has not decided that the workload fails, so another party stopped the other pods.
-        (JobPhase::Running,   false, FailedAndStopped, false),
-        (JobPhase::Ending,    false, FailedAndStopped, true),
+        (WorkloadPhase::Running,   false, FailedAndStopped, false),
+        (WorkloadPhase::Ending,    false, FailedAndStopped, true),
         (failed(),            false, FailedAndStopped, true),
         (failed(),            true,  FailedAndStopped, false),
         (taken(),             false, FailedAndStopped, false),
     ];
-    for (phase, is_drained, trust, expected) in table {
+    for (phase, is_drained, certainty, expected) in table {
         let mut tracker = created_tracker_of(&TF_JOB, false).with_pods(2);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         let disruption = || Disruption { evidence: "e".to_owned(), why: "w".to_owned() };
         tracker.observe_pod("ja-worker-1", None, is_drained.then(disruption));
         tracker.handle_phase("ja", phase.clone(), at(2));
-        let (is_accepted, _) = tracker.hand_over(&ids().0, trust, at(3));
-        assert_eq!(is_accepted, expected, "{phase:?} {is_drained} {trust:?}");
+        let (is_accepted, _) = tracker.accept_verdict_end(&ids().0, certainty, at(3));
+        assert_eq!(is_accepted, expected, "{phase:?} {is_drained} {certainty:?}");
         assert_eq!(tracker.has_handed_over(), expected);
     }
 }

@@ -4,9 +4,9 @@ use serde_json::json;
 use trial_protocol::{Cause, Class};
 
 use super::queue::{at, created_tracker_of, ids, reported_end, started_pod, watched_pod};
-use crate::training_service::VerdictTrust::FailedAndStopped;
+use crate::training_service::VerdictCertainty::FailedAndStopped;
 use crate::training_service::kubernetes::client::WatchedObject;
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::tracker::{PodDeparture, TrackerAction, observe_pod};
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
@@ -41,7 +41,7 @@ fn a_pod_that_fails_after_the_cluster_removed_its_peer_is_not_the_cause() {
     ];
     for (failed, disrupted, expected) in table {
         let mut tracker = created_tracker_of(&JobSet, false).with_pods(2);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         observe_pod(&mut tracker, &ended("ja-worker-0-0-aaaaa", 1, failed, None), at(2));
         observe_pod(&mut tracker, &ended("ja-worker-0-1-bbbbb", 143, late, disrupted), at(2));
         let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
@@ -80,7 +80,7 @@ fn a_trial_whose_pod_was_deleted_before_another_failed_is_lost_and_not_failed() 
     for (pods, is_listed, expected) in table {
         let case = format!("{pods:?} {is_listed}");
         let mut tracker = created_tracker_of(&JobSet, false).with_pods(2);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         observe_pod(&mut tracker, &watched_pod(first, "Running", None, false), at(1));
         observe_pod(&mut tracker, &watched_pod(second, "Running", None, false), at(1));
         if is_listed {
@@ -90,8 +90,8 @@ fn a_trial_whose_pod_was_deleted_before_another_failed_is_lost_and_not_failed() 
             observe_pod(&mut tracker, &pod, at(2));
         }
         tracker.complete_pod_listing(at(2));
-        tracker.handle_phase("ja", JobPhase::Ending, at(3));
-        let (is_accepted, _) = tracker.hand_over(&ids().0, FailedAndStopped, at(3));
+        tracker.handle_phase("ja", WorkloadPhase::Ending, at(3));
+        let (is_accepted, _) = tracker.accept_verdict_end(&ids().0, FailedAndStopped, at(3));
         assert_eq!(is_accepted, !expected, "{case}");
         let failure = WorkloadOutcome::failure("the container ended with exit code 1".to_owned());
         let actions = tracker.complete_end("ja", failure);
@@ -106,7 +106,7 @@ fn a_trial_whose_pod_was_deleted_before_another_failed_is_lost_and_not_failed() 
 #[test]
 fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
     let mut tracker = created_tracker_of(&BatchJob, true).with_pods(2);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     for pod in ["ja-0-aaaaa", "ja-1-bbbbb"] {
         observe_pod(&mut tracker, &started_pod(pod, false), at(1));
     }
@@ -118,5 +118,5 @@ fn a_pod_that_disappears_while_the_watch_is_away_has_left() {
     assert_eq!(tracker.complete_pod_listing(at(60)), [left]);
     // Neither pod counts as one on a lost node.
     let actions = tracker.tick(at(50 + 30 + 600));
-    assert!(!actions.contains(&TrackerAction::Discard("ja".to_owned())), "{actions:?}");
+    assert!(!actions.contains(&TrackerAction::DeleteLeftover("ja".to_owned())), "{actions:?}");
 }

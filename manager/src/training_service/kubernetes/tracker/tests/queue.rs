@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use crate::training_service::VerdictTrust::Final;
+use crate::training_service::VerdictCertainty::Final;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::kueue::QueueState;
 use crate::training_service::kubernetes::manifest::tests::workload_settings;
-use crate::training_service::kubernetes::outcome::{JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{WorkloadOutcome, WorkloadPhase};
 use crate::training_service::kubernetes::tracker::queue::SUSPENDED_REASON;
 use crate::training_service::kubernetes::tracker::{
     PodDeparture, Tracker, TrackerAction, UNREPORTED_SUCCESS, observe_missing_pod, observe_pod,
@@ -81,13 +81,13 @@ pub(super) fn watched_pod(
 /// stopped.
 fn resumed_tracker(kind: &'static dyn Workload, pod: &str) -> Tracker {
     let mut tracker = created_tracker_of(kind, true);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     observe_pod(&mut tracker, &watched_pod(pod, "Running", None, false), at(1));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(10));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(10));
     observe_pod(&mut tracker, &watched_pod(pod, "Running", None, true), at(10));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(11));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(11));
     observe_pod(&mut tracker, &watched_pod(pod, "Failed", Some(143), true), at(12));
-    tracker.handle_phase("ja", JobPhase::Waiting, at(100));
+    tracker.handle_phase("ja", WorkloadPhase::Waiting, at(100));
     tracker
 }
 
@@ -104,18 +104,18 @@ pub(super) fn reported_end(actions: &[TrackerAction]) -> &JobEnd {
 #[test]
 fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert_eq!(
         tracker.handle_queue_state("ja", Some(no_room_state()), at(1)),
         [TrackerAction::Report(JobNews::Waits(job_wait("no room")))]
     );
     assert_eq!(tracker.handle_queue_state("ja", Some(QueueState::Admitted), at(2)), []);
-    tracker.handle_phase("ja", JobPhase::Running, at(3));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
     assert_eq!(tracker.handle_queue_state("ja", words, at(4)), [], "the job still runs");
     let requeued = TrackerAction::Report(JobNews::Requeued(job_wait("taken back")));
-    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(4)), [requeued]);
-    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(5)), []);
+    assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(4)), [requeued]);
+    assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(5)), []);
     assert_eq!(tracker.finish(&ids().0, at(6)), [], "the queue will run the job again");
 }
 
@@ -123,15 +123,15 @@ fn a_running_job_that_is_taken_back_is_requeued_once_with_its_queues_reason() {
 fn a_job_is_requeued_if_its_pod_ran_even_if_its_status_does_not_show_it() {
     for (phase, is_requeued) in [("Pending", false), ("Running", true)] {
         let mut tracker = created_tracker(true);
-        tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Waiting, at(1));
         observe_pod(&mut tracker, &watched_pod("ja-aaaaa", phase, None, false), at(1));
         tracker.handle_queue_state("ja", Some(QueueState::Waits("taken back".to_owned())), at(2));
-        let reported = tracker.handle_phase("ja", JobPhase::Suspended, at(2));
+        let reported = tracker.handle_phase("ja", WorkloadPhase::Suspended, at(2));
         let requeued = TrackerAction::Report(JobNews::Requeued(job_wait("taken back")));
         assert_eq!(reported.contains(&requeued), is_requeued, "{phase}: {reported:?}");
         // The pod still runs for its grace period, which does not count as a run.
         observe_pod(&mut tracker, &watched_pod("ja-aaaaa", phase, None, false), at(3));
-        assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), []);
+        assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(3)), []);
     }
 }
 
@@ -139,13 +139,13 @@ fn a_job_is_requeued_if_its_pod_ran_even_if_its_status_does_not_show_it() {
 fn only_waiting_after_admissions_counts_and_adds_up() {
     let mut tracker = created_tracker(true);
     tracker.handle_queue_state("ja", Some(no_room_state()), at(0));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), None);
     // The trial is admitted for a while, with a pod that does not start.
-    tracker.handle_phase("ja", JobPhase::Waiting, at(1000));
+    tracker.handle_phase("ja", WorkloadPhase::Waiting, at(1000));
     tracker.observe_pod("ja-aaaaa", None, None);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1400));
-    tracker.handle_phase("ja", JobPhase::Waiting, at(5000));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1400));
+    tracker.handle_phase("ja", WorkloadPhase::Waiting, at(5000));
     tracker.observe_pod("ja-bbbbb", None, None);
     assert_eq!(tracker.next_deadline(), Some(at(5000) + START_UP.checked_sub(at(400)).unwrap()));
     assert_eq!(tracker.tick(at(5199)), []);
@@ -156,7 +156,7 @@ fn only_waiting_after_admissions_counts_and_adds_up() {
 fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     let mut tracker = created_tracker(true);
     tracker.observe_queue_watch(true, at(0));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), Some(at(21)));
     let reported = tracker.tick(at(21));
     let [TrackerAction::Report(JobNews::Waits(wait))] = reported.as_slice() else {
@@ -168,7 +168,7 @@ fn a_queue_that_does_not_notice_a_job_is_reported_and_the_job_fails() {
     // A queue that has noticed the trial may keep it waiting.
     let mut tracker = created_tracker(true);
     tracker.observe_queue_watch(true, at(0));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     tracker.handle_queue_state("ja", None, at(2));
     assert_eq!(tracker.next_deadline(), None);
 }
@@ -180,7 +180,7 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
     let made_in_queue = || {
         let mut tracker = created_tracker(false);
         tracker.observe_queue_name("ja", Some("default"));
-        let actions = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+        let actions = tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
         let first = TrackerAction::Report(JobNews::Waits(job_wait(&format!(
             "{label}, so Kueue must admit it"
         ))));
@@ -206,7 +206,7 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
 
     // A manager that resumes the search sees the label, too.
     let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     let labels = json!({"kueue.x-k8s.io/queue-name": "default"});
     let job = json!({"metadata": {"name": "ja", "labels": labels}});
     tracker.observe_unadopted(&serde_json::from_value(job).unwrap());
@@ -219,7 +219,7 @@ fn a_job_that_the_cluster_has_put_into_a_queue_shows_the_label_and_the_missing_w
 #[test]
 fn a_queue_that_cannot_be_watched_fails_no_job() {
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), None, "the queues are not listed yet");
     tracker.observe_queue_watch(true, at(100));
     assert_eq!(tracker.next_deadline(), Some(at(120)));
@@ -235,7 +235,7 @@ fn a_queue_that_cannot_be_watched_fails_no_job() {
 #[test]
 fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     let never = || Some(QueueState::NeverFits("too large".to_owned()));
     tracker.handle_queue_state("ja", never(), at(2));
     tracker.handle_queue_state("ja", never(), at(300));
@@ -249,7 +249,7 @@ fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
     );
     // The queue has grown meanwhile.
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     tracker.handle_queue_state("ja", never(), at(2));
     tracker.handle_queue_state("ja", Some(no_room_state()), at(300));
     assert_eq!(tracker.next_deadline(), None);
@@ -258,7 +258,7 @@ fn a_trial_that_never_fits_fails_permanently_after_the_time_limit() {
 #[test]
 fn an_unnamed_queue_is_watched_as_soon_as_it_holds_a_job() {
     let mut tracker = created_tracker(false);
-    let actions = tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    let actions = tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert_eq!(
         actions,
         [
@@ -270,21 +270,21 @@ fn an_unnamed_queue_is_watched_as_soon_as_it_holds_a_job() {
         tracker.handle_queue_state("ja", Some(no_room_state()), at(2)),
         [TrackerAction::Report(JobNews::Waits(job_wait("no room")))]
     );
-    assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(3)), []);
+    assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(3)), []);
     assert_eq!(tracker.next_deadline(), None, "a user may suspend a job without a time limit");
 }
 
 #[test]
 fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     let mut tracker = created_tracker(false);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(50));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(60));
     let limit = at(50 + 30 + 600);
     let early = tracker.tick(limit.checked_sub(at(1)).unwrap());
-    assert!(!early.contains(&TrackerAction::Discard("ja".to_owned())), "{early:?}");
+    assert!(!early.contains(&TrackerAction::DeleteLeftover("ja".to_owned())), "{early:?}");
     let actions = tracker.tick(limit);
-    assert_eq!(actions.first(), Some(&TrackerAction::Discard("ja".to_owned())));
+    assert_eq!(actions.first(), Some(&TrackerAction::DeleteLeftover("ja".to_owned())));
     let end = reported_end(&actions);
     assert_eq!((end.class, end.exit_code), (Some(Class::Transient), None));
     assert!(
@@ -293,45 +293,45 @@ fn the_wait_for_a_pod_on_a_lost_node_has_a_limit() {
     );
     // The node came back.
     let mut tracker = created_tracker(false);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Deleted, at(50));
     tracker.observe_pod_departure("ja-aaaaa", Some("u"), PodDeparture::Gone, at(90));
-    assert!(!tracker.tick(limit).contains(&TrackerAction::Discard("ja".to_owned())));
+    assert!(!tracker.tick(limit).contains(&TrackerAction::DeleteLeftover("ja".to_owned())));
 }
 
 #[test]
 fn the_end_of_a_job_that_does_not_complete_is_read_from_its_pods() {
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
-    tracker.handle_phase("ja", JobPhase::Ending, at(40));
-    tracker.handle_phase("ja", JobPhase::Ending, at(50));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Ending, at(40));
+    tracker.handle_phase("ja", WorkloadPhase::Ending, at(50));
     assert_eq!(tracker.next_deadline(), Some(at(100)));
-    assert_eq!(tracker.tick(at(100)), [TrackerAction::ReadEnd("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(100)), [TrackerAction::ConcludeFromPods("ja".to_owned())]);
     assert_eq!(tracker.tick(at(101)), [], "the next check is one minute later");
-    assert_eq!(tracker.tick(at(160)), [TrackerAction::ReadEnd("ja".to_owned())]);
+    assert_eq!(tracker.tick(at(160)), [TrackerAction::ConcludeFromPods("ja".to_owned())]);
 }
 
 #[test]
 fn the_end_of_an_incomplete_workload_is_read_from_its_pods() {
-    let settles = [TrackerAction::ReadEnd("ja".to_owned())];
+    let settles = [TrackerAction::ConcludeFromPods("ja".to_owned())];
     #[rustfmt::skip]
-    let table: [(&'static dyn Workload, JobPhase, bool); 10] = [
-        (&JobSet,    JobPhase::Running,   true),
-        (&JobSet,    JobPhase::Starting,  true),
-        (&TrainJob,  JobPhase::Running,   true),
-        (&TF_JOB,    JobPhase::Running,   true),
-        (&BatchJob,  JobPhase::Running,   true),
-        (&Framework, JobPhase::Running,   true),
+    let table: [(&'static dyn Workload, WorkloadPhase, bool); 10] = [
+        (&JobSet,    WorkloadPhase::Running,   true),
+        (&JobSet,    WorkloadPhase::Starting,  true),
+        (&TrainJob,  WorkloadPhase::Running,   true),
+        (&TF_JOB,    WorkloadPhase::Running,   true),
+        (&BatchJob,  WorkloadPhase::Running,   true),
+        (&Framework, WorkloadPhase::Running,   true),
         // The controller created the pods and died before it wrote a status.
-        (&TF_JOB,    JobPhase::Unseen,    true),
+        (&TF_JOB,    WorkloadPhase::Unseen,    true),
         // The queue stopped the pods.
-        (&JobSet,    JobPhase::Suspended, false),
-        (&TF_JOB,    JobPhase::Suspended, false),
-        (&BatchJob,  JobPhase::Suspended, false),
+        (&JobSet,    WorkloadPhase::Suspended, false),
+        (&TF_JOB,    WorkloadPhase::Suspended, false),
+        (&BatchJob,  WorkloadPhase::Suspended, false),
     ];
     for (kind, phase, is_settled) in table {
         let mut tracker = created_tracker_of(kind, false);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         tracker.mark_pod_completed("ja-worker-0-0-aaaaa", at(40));
         tracker.handle_phase("ja", phase.clone(), at(41));
         tracker.tick(at(99));
@@ -358,7 +358,7 @@ fn a_pod_that_its_queue_stopped_does_not_end_the_next_run() {
         observe_pod(&mut tracker, &watched_pod(old, "Failed", Some(143), true), at(101));
         let actions = tracker.tick(at(200));
         assert!(
-            !actions.contains(&TrackerAction::ReadEnd("ja".to_owned())),
+            !actions.contains(&TrackerAction::ConcludeFromPods("ja".to_owned())),
             "{kind:?}: {actions:?}"
         );
         assert_eq!(
@@ -385,8 +385,8 @@ fn the_success_of_a_preempted_job_is_read_from_its_last_pods() {
         observe_pod(&mut tracker, &watched_pod(pod, "Succeeded", Some(0), false), at(150));
     }
     // Kueue's webhook is away, and the Job's controller cannot count the pods.
-    tracker.handle_phase("ja", JobPhase::Ending, at(150));
-    assert_eq!(tracker.tick(at(210)), [TrackerAction::ReadEnd("ja".to_owned())]);
+    tracker.handle_phase("ja", WorkloadPhase::Ending, at(150));
+    assert_eq!(tracker.tick(at(210)), [TrackerAction::ConcludeFromPods("ja".to_owned())]);
     let pods = tracker.pods().with_ended_pods("ja", Vec::new());
     let outcome = BatchJob.outcome_from_pods(&spec, &pods, &[]).unwrap();
     assert!(outcome.succeeded, "{outcome:?}");
@@ -411,7 +411,7 @@ fn a_new_pod_takes_the_place_of_a_deleted_one() {
     ];
     for (pods, expected) in table {
         let mut tracker = created_tracker_of(&TrainJob, false);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         for pod in &pods {
             observe_pod(&mut tracker, pod, at(2));
         }
@@ -428,16 +428,16 @@ fn a_replaced_pod_on_a_lost_node_does_not_end_the_run() {
     let late = at(10 + 30 + 600);
     for (new, is_ended) in [(None, true), (Some("ja-bbbbb"), false)] {
         let mut tracker = created_tracker(true);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         observe_pod(&mut tracker, &watched_pod("ja-aaaaa", "Running", None, true), at(10));
-        tracker.handle_phase("ja", JobPhase::Suspended, at(10));
-        tracker.handle_phase("ja", JobPhase::Waiting, at(100));
+        tracker.handle_phase("ja", WorkloadPhase::Suspended, at(10));
+        tracker.handle_phase("ja", WorkloadPhase::Waiting, at(100));
         if let Some(new) = new {
             observe_pod(&mut tracker, &watched_pod(new, "Running", None, false), at(101));
         }
         let actions = tracker.tick(late);
         assert_eq!(
-            actions.contains(&TrackerAction::Discard("ja".to_owned())),
+            actions.contains(&TrackerAction::DeleteLeftover("ja".to_owned())),
             is_ended,
             "{new:?}: {actions:?}"
         );
@@ -449,15 +449,15 @@ fn a_job_that_its_queue_takes_back_after_its_trial_has_ended_never_runs_again() 
     let stop = [TrackerAction::Stop("ja".to_owned())];
     for is_taken_first in [false, true] {
         let mut tracker = created_tracker(true);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         if is_taken_first {
-            tracker.handle_phase("ja", JobPhase::Suspended, at(10));
-            assert_eq!(tracker.hand_over(&ids().0, Final, at(11)), (true, stop.to_vec()));
+            tracker.handle_phase("ja", WorkloadPhase::Suspended, at(10));
+            assert_eq!(tracker.accept_verdict_end(&ids().0, Final, at(11)), (true, stop.to_vec()));
         } else {
-            assert_eq!(tracker.hand_over(&ids().0, Final, at(10)), (true, Vec::new()));
-            assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(11)), stop);
+            assert_eq!(tracker.accept_verdict_end(&ids().0, Final, at(10)), (true, Vec::new()));
+            assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(11)), stop);
         }
-        assert_eq!(tracker.handle_phase("ja", JobPhase::Suspended, at(12)), []);
+        assert_eq!(tracker.handle_phase("ja", WorkloadPhase::Suspended, at(12)), []);
     }
 }
 
@@ -481,7 +481,7 @@ fn only_deleted_pods_are_reported_as_departed_and_only_once() {
 #[test]
 fn a_job_that_another_client_deletes_ends_with_its_pods() {
     let mut tracker = created_tracker(false);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     assert_eq!(tracker.handle_deleted_workload("ja"), [TrackerAction::AwaitPods("ja".to_owned())]);
     // The garbage collector deletes the pods, and a listing lacks the Job.
     tracker.begin_listing();
@@ -496,9 +496,9 @@ fn a_job_that_another_client_deletes_ends_with_its_pods() {
 #[test]
 fn a_job_that_outlives_its_trial_is_stopped() {
     let mut tracker = created_tracker(false);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     assert!(!tracker.has_handed_over());
-    assert_eq!(tracker.hand_over(&ids().0, Final, at(40)), (true, Vec::new()));
+    assert_eq!(tracker.accept_verdict_end(&ids().0, Final, at(40)), (true, Vec::new()));
     assert!(tracker.has_handed_over());
     assert_eq!(tracker.tick(at(100)), [TrackerAction::ReadOutput("ja".to_owned())]);
     assert_eq!(tracker.next_deadline(), Some(at(40) + at(30 + 60)));
@@ -524,11 +524,11 @@ fn a_pod_that_runs_does_not_wait_to_start_whatever_its_job_shows() {
     // The pod is not ready, or its node is not, or it ends slowly. Its Job counts it as neither ready nor active.
     for deleted in [false, true] {
         let mut tracker = created_tracker(false);
-        tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Waiting, at(1));
         observe_pod(&mut tracker, &started_pod("ja-aaaaa", false), at(2));
-        tracker.handle_phase("ja", JobPhase::Running, at(3));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(3));
         observe_pod(&mut tracker, &started_pod("ja-aaaaa", deleted), at(20));
-        tracker.handle_phase("ja", JobPhase::Waiting, at(21));
+        tracker.handle_phase("ja", WorkloadPhase::Waiting, at(21));
         let late = at(21) + START_UP;
         assert!(!tracker.tick(late).contains(&TrackerAction::Stop("ja".to_owned())), "{deleted}");
         let next = tracker.next_deadline();
@@ -544,10 +544,10 @@ fn a_pod_that_runs_does_not_wait_to_start_whatever_its_job_shows() {
 #[test]
 fn a_started_pod_of_two_does_not_end_the_wait_for_the_other() {
     let mut tracker = created_tracker(false).with_pods(2);
-    tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Waiting, at(1));
     observe_pod(&mut tracker, &started_pod("ja-0-aaaaa", false), at(2));
     observe_pod(&mut tracker, &watched_pod("ja-1-bbbbb", "Pending", None, false), at(2));
-    tracker.handle_phase("ja", JobPhase::Starting, at(3));
+    tracker.handle_phase("ja", WorkloadPhase::Starting, at(3));
     assert_eq!(tracker.tick(START_UP), [TrackerAction::Stop("ja".to_owned())]);
 }
 
@@ -566,7 +566,7 @@ fn the_position_of_a_waiting_workload_is_part_of_its_reason() {
     };
     let at_place = |ahead: u64| HashMap::from([("ja".to_owned(), ahead)]);
     let mut tracker = created_tracker(true);
-    tracker.handle_phase("ja", JobPhase::Suspended, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Suspended, at(1));
     assert!(!tracker.is_waiting_in_queue(), "Kueue has not examined the workload");
     assert_eq!(tracker.handle_positions(&at_place(4)), []);
     let waits = |why: &str| Some(QueueState::Waits(why.to_owned()));
@@ -583,10 +583,10 @@ fn the_position_of_a_waiting_workload_is_part_of_its_reason() {
     assert_eq!(reported(tracker.handle_positions(&HashMap::new())), ["no flavor"]);
     tracker.handle_positions(&at_place(0));
     tracker.handle_queue_state("ja", Some(QueueState::Admitted), at(4));
-    tracker.handle_phase("ja", JobPhase::Running, at(5));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(5));
     assert!(!tracker.is_waiting_in_queue());
     tracker.handle_queue_state("ja", waits("taken back"), at(6));
-    let back = tracker.handle_phase("ja", JobPhase::Suspended, at(6));
+    let back = tracker.handle_phase("ja", WorkloadPhase::Suspended, at(6));
     assert_eq!(reported(back), ["taken back"], "the position of the earlier wait has no meaning");
 }
 
@@ -595,7 +595,7 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
     let why = "Kueue's webhook does not answer";
     for (succeeded, start) in [(true, UNREPORTED_SUCCESS), (false, "its pod failed")] {
         let mut tracker = created_tracker(true);
-        tracker.handle_phase("ja", JobPhase::Ending, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Ending, at(1));
         let failure = WorkloadOutcome::failure("its pod failed".to_owned());
         let outcome = WorkloadOutcome { succeeded, ..failure };
         let actions = tracker.end_from_pods("ja", outcome, why, false);
@@ -608,7 +608,7 @@ fn an_end_that_its_controller_cannot_write_names_the_obstacle() {
 #[test]
 fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
     let mut tracker = created_tracker_of(&TF_JOB, false);
-    tracker.handle_phase("ja", JobPhase::Running, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
     let outcome = WorkloadOutcome {
         succeeded: true,
         exit_code: Some(0),
@@ -617,7 +617,7 @@ fn an_end_that_was_read_from_some_pods_is_reported_when_the_others_are_gone() {
     let actions = tracker.end_from_pods("ja", outcome, "its controller is down", true);
     assert_eq!(
         actions,
-        [TrackerAction::Discard("ja".to_owned()), TrackerAction::AwaitPods("ja".to_owned())]
+        [TrackerAction::DeleteLeftover("ja".to_owned()), TrackerAction::AwaitPods("ja".to_owned())]
     );
     assert_eq!(tracker.handle_deleted_workload("ja"), []);
     assert_eq!(tracker.tick(at(5000)), []);
@@ -636,7 +636,7 @@ fn a_quota_that_refuses_a_pod_makes_room_by_deleting_old_workloads() {
         tracker.add_attempt(&name, trial, attempt, at(0));
         tracker.handle_submission(&name, Err("no".to_owned()), at(0));
     }
-    tracker.handle_phase("ja", JobPhase::Waiting, at(1));
+    tracker.handle_phase("ja", WorkloadPhase::Waiting, at(1));
     let why = |text: &str| Some(format!("the controller cannot create its pod: {text}"));
     let tidies = |actions: &[TrackerAction]| {
         actions
@@ -661,11 +661,11 @@ fn a_workload_whose_submission_was_given_up_is_deleted_if_it_was_seen() {
         assert_eq!(tracker.stop_trial(&trial, at(1)), []);
         if is_seen {
             // The answer to the request was lost.
-            tracker.handle_phase("ja", JobPhase::Waiting, at(2));
+            tracker.handle_phase("ja", WorkloadPhase::Waiting, at(2));
         }
         let actions = tracker.handle_submission("ja", Err("stopped".to_owned()), at(3));
         assert_eq!(
-            actions.contains(&TrackerAction::Discard("ja".to_owned())),
+            actions.contains(&TrackerAction::DeleteLeftover("ja".to_owned())),
             is_seen,
             "{actions:?}"
         );
@@ -679,9 +679,9 @@ fn a_pod_that_outlives_its_trial_does_not_hold_the_workload_for_ever() {
     let kinds: [(&'static dyn Workload, &str); 3] =
         [(&BatchJob, "ja-aaaaa"), (&TF_JOB, "ja-worker-0"), (&JobSet, "ja-worker-0-0-aaaaa")];
     for (kind, pod) in kinds {
-        let read = TrackerAction::ReadEnd("ja".to_owned());
+        let read = TrackerAction::ConcludeFromPods("ja".to_owned());
         let mut tracker = created_tracker_of(kind, false);
-        tracker.handle_phase("ja", JobPhase::Running, at(1));
+        tracker.handle_phase("ja", WorkloadPhase::Running, at(1));
         observe_pod(&mut tracker, &started_pod(pod, false), at(1));
         tracker.observe_outliving_pod(pod, true, at(100));
         tracker.observe_outliving_pod(pod, true, at(150));
@@ -692,7 +692,7 @@ fn a_pod_that_outlives_its_trial_does_not_hold_the_workload_for_ever() {
         assert!(!tracker.tick(at(191)).contains(&read), "{kind:?}");
         assert!(tracker.tick(at(190) + patience).contains(&read), "{kind:?}");
         // A queue has stopped the pod.
-        tracker.handle_phase("ja", JobPhase::Suspended, at(300));
+        tracker.handle_phase("ja", WorkloadPhase::Suspended, at(300));
         assert!(!tracker.tick(at(900)).contains(&read), "{kind:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trial_protocol::Class;
 
 use super::{StopState, TrackedWorkload};
-use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::outcome::WorkloadPhase;
 use crate::training_service::kubernetes::tracker::pods::ObservedPods;
 use crate::training_service::kubernetes::tracker::queue::QueueWatch;
 use crate::training_service::kubernetes::tracker::rules::{
@@ -88,8 +88,9 @@ impl<'a> JobDeadlines<'a> {
 
     /// Returns the time at which the tracker reads the end from the pods, because the controller does not write it.
     pub(super) fn settlement_deadline(&self) -> Option<Duration> {
-        let is_reported = matches!(self.job.phase, JobPhase::Suspended | JobPhase::Completed(_));
-        let may_read = !is_reported && self.job.stop.is_none() && !self.job.is_inspected;
+        let is_reported =
+            matches!(self.job.phase, WorkloadPhase::Suspended | WorkloadPhase::Completed(_));
+        let may_read = !is_reported && self.job.stop.is_none() && !self.job.ignores_phase;
         Some(self.job.ending_since.filter(|_| may_read)? + SETTLE_TIME)
     }
 
@@ -121,7 +122,7 @@ impl<'a> JobDeadlines<'a> {
         let may_start = !job.start.is_over(has_all_pods) && !self.pods.is_gated(&job.name);
         let waits = job.start.deadline(start_up).filter(|_| may_start);
         let unnoticed = self.unnoticed_since().map(|since| since + start_up);
-        let never = job.queue.never_fits_since().filter(|_| job.phase == JobPhase::Suspended);
+        let never = job.queue.never_fits_since().filter(|_| job.phase == WorkloadPhase::Suspended);
         let never = never.map(|since| since + start_up);
         match (waits.into_iter().chain(unnoticed).min(), never) {
             (Some(at), Some(never)) if at < never => Some(StartDeadline::new(at, None)),
@@ -134,7 +135,7 @@ impl<'a> JobDeadlines<'a> {
     /// Returns the time since which another client suspends the workload.
     fn foreign_suspension_since(&self) -> Option<Duration> {
         let since = self.job.queue.foreign_suspension_since(self.queue_watch)?;
-        (self.job.phase == JobPhase::Suspended).then_some(since)
+        (self.job.phase == WorkloadPhase::Suspended).then_some(since)
     }
 
     /// Returns the time of the next query to the cluster about an idle workload. `None`: the workload makes progress.

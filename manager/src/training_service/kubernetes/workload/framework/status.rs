@@ -13,7 +13,7 @@ use trial_protocol::{Cause, Class, Confidence, Verdict};
 use crate::config::kubernetes::WorkloadKind;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
-use crate::training_service::kubernetes::outcome::{DecidingPod, JobPhase, WorkloadOutcome};
+use crate::training_service::kubernetes::outcome::{DecidingPod, WorkloadOutcome, WorkloadPhase};
 use crate::util::excerpt::shortened;
 
 /// The greatest size of a decompressed status, in bytes: 10,000 tasks take some 20 MB.
@@ -32,23 +32,23 @@ const OUT_OF_MEMORY_MESSAGE: &str =
 
 /// Reads a Framework without its metadata. `main` is the role and index of the pod to use if the status does not name
 /// the deciding pod.
-pub fn read(framework: &Value, main: (&str, u64)) -> JobPhase {
+pub fn read(framework: &Value, main: (&str, u64)) -> WorkloadPhase {
     let status = framework.get("status").filter(|status| status.is_object());
     let Some(state) = status.and_then(|status| status.get("state")?.as_str()) else {
-        return JobPhase::Unseen;
+        return WorkloadPhase::Unseen;
     };
     let status = status.unwrap_or(&Value::Null);
     let completion = status.pointer("/attemptStatus/completionStatus").filter(|c| c.is_object());
     match state {
         "AttemptCreationPending" | "AttemptCreationRequested" | "AttemptPreparing" => {
-            JobPhase::Waiting
+            WorkloadPhase::Waiting
         }
-        "AttemptRunning" if is_starting(status) => JobPhase::Starting,
-        "AttemptRunning" => JobPhase::Running,
-        "Completed" => JobPhase::Completed(read_outcome(status, completion, main)),
+        "AttemptRunning" if is_starting(status) => WorkloadPhase::Starting,
+        "AttemptRunning" => WorkloadPhase::Running,
+        "Completed" => WorkloadPhase::Completed(read_outcome(status, completion, main)),
         // The task is terminating, or about to be retried.
-        _ if completion.is_some() => JobPhase::Ending,
-        _ => JobPhase::Waiting,
+        _ if completion.is_some() => WorkloadPhase::Ending,
+        _ => WorkloadPhase::Waiting,
     }
 }
 

@@ -294,23 +294,23 @@ fn the_phase_of_a_job_follows_from_its_counts_and_conditions() {
         |status: Value| json!({"spec": {"suspend": false, "parallelism": 2}, "status": status});
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                            JobPhase::Unseen),
-        (job(false, json!({})),                                JobPhase::Unseen),
-        (job(true, json!({})),                                 JobPhase::Suspended),
-        (job(true, json!({"active": 1, "ready": 1})),          JobPhase::Suspended),
-        (job(false, json!({"active": 1, "ready": 0})),         JobPhase::Waiting),
-        (job(false, json!({"active": 2, "ready": 1})),         JobPhase::Starting),
-        (job(false, json!({"active": 2, "ready": 2})),         JobPhase::Running),
+        (json!({}),                                            WorkloadPhase::Unseen),
+        (job(false, json!({})),                                WorkloadPhase::Unseen),
+        (job(true, json!({})),                                 WorkloadPhase::Suspended),
+        (job(true, json!({"active": 1, "ready": 1})),          WorkloadPhase::Suspended),
+        (job(false, json!({"active": 1, "ready": 0})),         WorkloadPhase::Waiting),
+        (job(false, json!({"active": 2, "ready": 1})),         WorkloadPhase::Starting),
+        (job(false, json!({"active": 2, "ready": 2})),         WorkloadPhase::Running),
         // A quota admits one of the two pods.
-        (several(json!({"active": 1, "ready": 1})),                      JobPhase::Starting),
-        (several(json!({"active": 2, "ready": 2})),                      JobPhase::Running),
-        (several(json!({"active": 1, "ready": 1, "succeeded": 1})),      JobPhase::Running),
-        (several(json!({"active": 1, "ready": 1, "terminating": 1})),    JobPhase::Running),
-        (several(json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["u"]}})), JobPhase::Running),
+        (several(json!({"active": 1, "ready": 1})),                      WorkloadPhase::Starting),
+        (several(json!({"active": 2, "ready": 2})),                      WorkloadPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "succeeded": 1})),      WorkloadPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "terminating": 1})),    WorkloadPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["u"]}})), WorkloadPhase::Running),
         // A pod that was deleted by hand is terminating, and no other exists.
-        (job(false, json!({"active": 0, "terminating": 1})),   JobPhase::Waiting),
-        (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), JobPhase::Ending),
-        (job(false, json!({"conditions": condition("FailureTarget")})),                   JobPhase::Ending),
+        (job(false, json!({"active": 0, "terminating": 1})),   WorkloadPhase::Waiting),
+        (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), WorkloadPhase::Ending),
+        (job(false, json!({"conditions": condition("FailureTarget")})),                   WorkloadPhase::Ending),
     ];
     for (object, expected) in table {
         assert_eq!(phase(&object), expected, "{object}");
@@ -365,7 +365,7 @@ proptest! {
             "conditions": [{"type": kind, "status": status, "message": number}, 3],
             "active": number, "ready": kind,
         }});
-        if let JobPhase::Completed(outcome) = phase(&object) {
+        if let WorkloadPhase::Completed(outcome) = phase(&object) {
             let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }

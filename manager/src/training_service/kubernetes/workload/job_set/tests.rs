@@ -102,17 +102,17 @@ fn the_phase_of_a_job_set_follows_from_its_jobs_and_conditions() {
     };
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                 JobPhase::Unseen),
-        (set(false, json!({})),                     JobPhase::Unseen),
-        (set(true, json!({})),                      JobPhase::Suspended),
-        (set(true, jobs("suspended", "suspended")), JobPhase::Suspended),
-        (set(false, json!({"restarts": 0})),        JobPhase::Waiting),
-        (set(false, jobs("active", "active")),      JobPhase::Waiting),
-        (set(false, jobs("ready", "active")),       JobPhase::Starting),
-        (set(false, jobs("ready", "ready")),        JobPhase::Running),
+        (json!({}),                                 WorkloadPhase::Unseen),
+        (set(false, json!({})),                     WorkloadPhase::Unseen),
+        (set(true, json!({})),                      WorkloadPhase::Suspended),
+        (set(true, jobs("suspended", "suspended")), WorkloadPhase::Suspended),
+        (set(false, json!({"restarts": 0})),        WorkloadPhase::Waiting),
+        (set(false, jobs("active", "active")),      WorkloadPhase::Waiting),
+        (set(false, jobs("ready", "active")),       WorkloadPhase::Starting),
+        (set(false, jobs("ready", "ready")),        WorkloadPhase::Running),
         // One role has completed, and the other continues.
-        (set(false, jobs("ready", "succeeded")),    JobPhase::Running),
-        (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), JobPhase::Waiting),
+        (set(false, jobs("ready", "succeeded")),    WorkloadPhase::Running),
+        (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), WorkloadPhase::Waiting),
     ];
     for (object, expected) in table {
         assert_eq!(phase(&object, &spec), expected, "{object}");
@@ -236,7 +236,7 @@ proptest! {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "replicatedJobsStatus": [{"ready": number}, kind],
         }});
-        if let JobPhase::Completed(outcome) = phase(&object, &workload_settings(&two_roles_section()).spec) {
+        if let WorkloadPhase::Completed(outcome) = phase(&object, &workload_settings(&two_roles_section()).spec) {
             let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }

@@ -203,17 +203,17 @@ fn the_phase_of_a_job_follows_from_its_conditions_and_counts() {
         |status: Value| json!({"spec": {"runPolicy": {"suspend": true}}, "status": status});
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                                   JobPhase::Unseen),
-        (json!({"status": {}}),                                       JobPhase::Unseen),
-        (suspend(Value::Null),                                        JobPhase::Suspended),
-        (at(std::slice::from_ref(&created), json!({"Worker": {}})),   JobPhase::Waiting),
-        (at(&[running.clone(), created.clone()], one.clone()),        JobPhase::Starting),
-        (at(&[running.clone(), created.clone()], both.clone()),       JobPhase::Running),
+        (json!({}),                                                   WorkloadPhase::Unseen),
+        (json!({"status": {}}),                                       WorkloadPhase::Unseen),
+        (suspend(Value::Null),                                        WorkloadPhase::Suspended),
+        (at(std::slice::from_ref(&created), json!({"Worker": {}})),   WorkloadPhase::Waiting),
+        (at(&[running.clone(), created.clone()], one.clone()),        WorkloadPhase::Starting),
+        (at(&[running.clone(), created.clone()], both.clone()),       WorkloadPhase::Running),
         // The condition Created may never appear.
-        (at(std::slice::from_ref(&running), both.clone()),            JobPhase::Running),
-        (at(&[condition("Suspended", "True")], json!({})),            JobPhase::Suspended),
-        (at(&[running, condition("Suspended", "False")], both),       JobPhase::Running),
-        (at(&[condition("Restarting", "True")], json!({"Worker": {}})), JobPhase::Waiting),
+        (at(std::slice::from_ref(&running), both.clone()),            WorkloadPhase::Running),
+        (at(&[condition("Suspended", "True")], json!({})),            WorkloadPhase::Suspended),
+        (at(&[running, condition("Suspended", "False")], both),       WorkloadPhase::Running),
+        (at(&[condition("Restarting", "True")], json!({"Worker": {}})), WorkloadPhase::Waiting),
     ];
     let spec = workload_settings(&section("tf-operator", &[("worker", 1), ("ps", 1)])).spec;
     for (object, expected) in table {
@@ -226,7 +226,7 @@ fn the_deciding_pod_counts_if_a_job_has_both_succeeded_and_failed() {
     let spec = workload_settings(&section("tf-operator", &[("worker", 2)])).spec;
     let condition = |kind: &str| json!({"type": kind, "status": "True", "message": "TFJob lab/tkx has failed because 1 Worker replica(s) failed."});
     let object = json!({"status": {"conditions": [condition("Succeeded"), condition("Failed")]}});
-    let JobPhase::Completed(outcome) = phase(&object, &spec) else { panic!() };
+    let WorkloadPhase::Completed(outcome) = phase(&object, &spec) else { panic!() };
     let pod = |index: u64, code: i32| {
         let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "t"}});
         json!({"metadata": {"name": format!("tkx-worker-{index}")}, "status": {"containerStatuses": [{"name": "tensorflow", "state": state}]}})
@@ -242,7 +242,7 @@ fn the_message_names_a_failed_init_container_of_the_operator() {
     let spec =
         workload_settings(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let condition = json!({"type": "Failed", "status": "True", "message": "PyTorchJob tkx is failed because 1 Worker replica(s) failed."});
-    let JobPhase::Completed(outcome) =
+    let WorkloadPhase::Completed(outcome) =
         phase(&json!({"status": {"conditions": [condition]}}), &spec)
     else {
         panic!()
@@ -356,7 +356,7 @@ proptest! {
                 "conditions": [{"type": kind, "status": status, "message": number}, 3],
                 "replicaStatuses": replicas, "phase": kind,
             }});
-            if let JobPhase::Completed(outcome) = phase(&object, &spec) {
+            if let WorkloadPhase::Completed(outcome) = phase(&object, &spec) {
                 let outcome = explain_failure(outcome, std::slice::from_ref(&object), &[]);
                 prop_assert!(!outcome.needs_pods);
             }

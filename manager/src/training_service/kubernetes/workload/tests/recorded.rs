@@ -182,14 +182,14 @@ impl<'a> Player<'a> {
                     self.news.push(news);
                     Vec::new()
                 }
-                TrackerAction::InspectPods(name, outcome) => {
+                TrackerAction::ExplainFromPods(name, outcome) => {
                     let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
                     self.tracker.complete_end(
                         &name,
                         self.kind.explain_outcome(outcome, &pods, &self.trial()),
                     )
                 }
-                TrackerAction::ReadEnd(name) => {
+                TrackerAction::ConcludeFromPods(name) => {
                     let pods = self.tracker.pods().with_ended_pods(&name, Vec::new());
                     let outcome = self.kind.outcome_from_pods(self.spec, &pods, &self.trial());
                     outcome
@@ -208,8 +208,8 @@ impl<'a> Player<'a> {
                 | TrackerAction::ReadOutput(_)
                 | TrackerAction::QueryMissingPod(_) => Vec::new(),
                 TrackerAction::Stop(_)
-                | TrackerAction::Discard(_)
-                | TrackerAction::Delete(_)
+                | TrackerAction::DeleteLeftover(_)
+                | TrackerAction::DeleteUnstopped(_)
                 | TrackerAction::DeleteRemains(_) => {
                     panic!("{}: {action:?}", self.case)
                 }

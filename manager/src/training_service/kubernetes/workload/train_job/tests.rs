@@ -31,7 +31,7 @@ fn queued_settings(pods: u64) -> WorkloadSettings {
 fn a_missing_runtime_is_known_by_the_words_of_either_webhook() {
     let denied = |webhook: &str, words: &str| {
         format!(
-            "the cluster at https://k refuses it: admission webhook \"{webhook}\" denied the request: {words}"
+            "the cluster at https://k refuses the object: admission webhook \"{webhook}\" denied the request: {words}"
         )
     };
     let own = "spec.runtimeRef: Invalid value: {}: TrainingRuntime.trainer.kubeflow.org \"tk\" not found: specified trainingRuntime must be created before the TrainJob is created";
@@ -112,19 +112,19 @@ fn the_phase_of_a_train_job_follows_from_its_jobs_and_conditions() {
     let resumed = json!({"conditions": [{"type": "Suspended", "status": "False"}], "jobsStatus": [{"ready": 1}]});
     #[rustfmt::skip]
     let table = [
-        (json!({}),                      JobPhase::Unseen),
-        (at(false, json!({})),           JobPhase::Unseen),
-        (at(true, json!({})),            JobPhase::Suspended),
-        (at(true, jobs("suspended")),    JobPhase::Suspended),
-        (at(false, jobs("active")),      JobPhase::Waiting),
-        (at(false, jobs("ready")),       JobPhase::Running),
-        (at(false, resumed),             JobPhase::Running),
+        (json!({}),                      WorkloadPhase::Unseen),
+        (at(false, json!({})),           WorkloadPhase::Unseen),
+        (at(true, json!({})),            WorkloadPhase::Suspended),
+        (at(true, jobs("suspended")),    WorkloadPhase::Suspended),
+        (at(false, jobs("active")),      WorkloadPhase::Waiting),
+        (at(false, jobs("ready")),       WorkloadPhase::Running),
+        (at(false, resumed),             WorkloadPhase::Running),
     ];
     for (object, expected) in table {
         assert_eq!(phase(&object, &spec), expected, "{object}");
     }
     let outcome = |object: &Value| {
-        let JobPhase::Completed(outcome) = phase(object, &spec) else { panic!("{object}") };
+        let WorkloadPhase::Completed(outcome) = phase(object, &spec) else { panic!("{object}") };
         (outcome.succeeded, outcome.needs_pods, outcome.class)
     };
     let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
@@ -228,7 +228,7 @@ proptest! {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "jobsStatus": [{"ready": number}, kind],
         }});
-        if let JobPhase::Completed(outcome) = phase(&object, &workload_settings(&section(1)).spec) {
+        if let WorkloadPhase::Completed(outcome) = phase(&object, &workload_settings(&section(1)).spec) {
             let outcome = TrainJob.explain_outcome(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }

@@ -16,9 +16,10 @@ fn recording(case: &str) -> Vec<Value> {
 }
 
 /// Returns the phases of the recorded Framework, version by version, without repetitions.
-fn recorded_phases(case: &str) -> Vec<JobPhase> {
+fn recorded_phases(case: &str) -> Vec<WorkloadPhase> {
     let frameworks = recording(case).into_iter().filter(|step| step["kind"] == "framework");
-    let mut standings: Vec<JobPhase> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
+    let mut standings: Vec<WorkloadPhase> =
+        frameworks.map(|step| read(&step, ("worker", 0))).collect();
     standings.dedup();
     standings
 }
@@ -50,7 +51,9 @@ fn every_recorded_end_is_read() {
     ];
     for (case, succeeded, exit_code, message) in table {
         let last = recorded_phases(case).pop();
-        let Some(JobPhase::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
+        let Some(WorkloadPhase::Completed(outcome)) = last else {
+            panic!("{case} ends as {last:?}")
+        };
         assert_eq!((outcome.succeeded, outcome.exit_code), (succeeded, exit_code), "{case}");
         assert_eq!(outcome.cause, case.starts_with("oom").then_some(Cause::OomKernel), "{case}");
         assert!(outcome.message.starts_with(message), "{case}: {}", outcome.message);
@@ -65,18 +68,18 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
         json!({"status": {"state": "AttemptRunning", "attemptStatus": {"taskRoleStatuses": roles}}})
     };
     #[rustfmt::skip]
-    let table: [(&[&str], JobPhase); 5] = [
-        (&["AttemptRunning", "AttemptPreparing"],       JobPhase::Starting),
-        (&["AttemptCreationPending", "AttemptRunning"], JobPhase::Starting),
-        (&["AttemptRunning", "AttemptRunning"],         JobPhase::Running),
-        (&["AttemptDeletionPending", "Completed"],      JobPhase::Running),
-        (&[],                                           JobPhase::Running),
+    let table: [(&[&str], WorkloadPhase); 5] = [
+        (&["AttemptRunning", "AttemptPreparing"],       WorkloadPhase::Starting),
+        (&["AttemptCreationPending", "AttemptRunning"], WorkloadPhase::Starting),
+        (&["AttemptRunning", "AttemptRunning"],         WorkloadPhase::Running),
+        (&["AttemptDeletionPending", "Completed"],      WorkloadPhase::Running),
+        (&[],                                           WorkloadPhase::Running),
     ];
     for (states, stands) in table {
         assert_eq!(read(&status(states), ("worker", 0)), stands, "{states:?}");
     }
     // The recording of a pod that the controller retries.
-    let again = [JobPhase::Running, JobPhase::Starting, JobPhase::Running];
+    let again = [WorkloadPhase::Running, WorkloadPhase::Starting, WorkloadPhase::Running];
     assert!(recorded_phases("taskretry").windows(3).any(|seen| seen == again));
 }
 
@@ -84,22 +87,26 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
 fn a_framework_that_never_ends_is_never_completed() {
     #[rustfmt::skip]
     let table = [
-        ("toobig",            JobPhase::Waiting),
-        ("badimage",          JobPhase::Waiting),
-        ("fake-gpu-too-many", JobPhase::Waiting),
-        ("nnifail",           JobPhase::Running),
+        ("toobig",            WorkloadPhase::Waiting),
+        ("badimage",          WorkloadPhase::Waiting),
+        ("fake-gpu-too-many", WorkloadPhase::Waiting),
+        ("nnifail",           WorkloadPhase::Running),
     ];
     for (case, stands) in table {
         let seen = recorded_phases(case);
         assert_eq!(seen.last(), Some(&stands), "{case}");
-        assert!(!seen.iter().any(|phase| matches!(phase, JobPhase::Completed(_))), "{case}");
+        assert!(!seen.iter().any(|phase| matches!(phase, WorkloadPhase::Completed(_))), "{case}");
     }
 }
 
 #[test]
 fn the_phases_of_a_framework_follow_in_order() {
-    let (unseen, waiting, running, ending) =
-        (JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending);
+    let (unseen, waiting, running, ending) = (
+        WorkloadPhase::Unseen,
+        WorkloadPhase::Waiting,
+        WorkloadPhase::Running,
+        WorkloadPhase::Ending,
+    );
     let seen = recorded_phases("ok5");
     assert_eq!(seen[..4], [unseen.clone(), waiting.clone(), running.clone(), ending.clone()]);
     assert_eq!(seen.len(), 5);
@@ -108,7 +115,7 @@ fn the_phases_of_a_framework_follow_in_order() {
     let retried = recorded_phases("retry");
     let runs = retried.iter().filter(|phase| **phase == running).count();
     assert_eq!(runs, 3, "{retried:?}");
-    assert!(matches!(retried.last(), Some(JobPhase::Completed(_))));
+    assert!(matches!(retried.last(), Some(WorkloadPhase::Completed(_))));
 }
 
 #[test]
@@ -129,7 +136,7 @@ fn a_compressed_status_is_read() {
             "trigger": {"taskRoleName": "worker", "taskIndex": 3, "message": ""},
         },
     }}});
-    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let WorkloadPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     assert_eq!(outcome.exit_code, Some(9));
     assert_eq!(outcome.message, "worker 3: the container ended with exit code 9: No disk.");
 }
@@ -146,7 +153,7 @@ fn the_message_of_the_agents_verdict_is_read_from_the_termination_message() {
         "code": 1, "type": {"name": "Failed"}, "trigger": null,
         "pod": {"containers": [{"name": "framework", "code": 1, "message": verdict.to_string()}]},
     }}}});
-    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let WorkloadPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     assert_eq!(outcome.message, "ValueError: bad learning rate");
 }
 
@@ -165,7 +172,7 @@ fn outcome_with_verdict(
         "phrase": if code == -1000 { "PodEvicted" } else { "" },
         "pod": {"containers": [container]},
     }}}});
-    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let WorkloadPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     outcome
 }
 
@@ -213,7 +220,7 @@ fn the_message_of_a_refused_pod_names_the_remedy() {
         "type": {"name": "Failed", "attributes": ["Permanent"]},
         "trigger": {"taskRoleName": "worker", "taskIndex": 0},
     }}}});
-    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let WorkloadPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     let prefix = format!("the cluster refuses the pod: {message}; ");
     let advice = outcome.message.strip_prefix(&prefix).unwrap_or_default();
     assert!(advice.contains("kubectl create serviceaccount"), "{}", outcome.message);
@@ -251,7 +258,7 @@ fn the_reason_of_a_pod_that_its_node_ended_is_read() {
                 "trigger": {"taskRoleName": "worker", "taskIndex": 0},
             },
         }}});
-        let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+        let WorkloadPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
         assert!(outcome.message.starts_with(message), "{code}: {}", outcome.message);
         assert_eq!(
             (outcome.class, outcome.disruption.is_some()),
@@ -312,7 +319,7 @@ fn the_message_names_a_failed_container_other_than_the_trials() {
         let status =
             json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
         let phase = read(&json!({"status": status}), ("worker", 0));
-        let JobPhase::Completed(outcome) = phase else { panic!("{phase:?}") };
+        let WorkloadPhase::Completed(outcome) = phase else { panic!("{phase:?}") };
         outcome.message
     };
     let barrier = json!({"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"});
