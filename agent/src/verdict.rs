@@ -431,7 +431,7 @@ fn signal_name(signal: u8) -> String {
 fn describe_exit(exit: TrialExit) -> String {
     match exit {
         TrialExit::Code(code) => format!("the trial exited with code {code}"),
-        TrialExit::Signal(signal) => format!("the trial ended by {}", signal_name(signal)),
+        TrialExit::Signal(signal) => format!("{} ended the trial", signal_name(signal)),
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) fn conclude_stop(
         TrialExit::Code(0) => "it then exited with code 0".to_owned(),
         TrialExit::Code(code) => format!("it then exited with code {code}"),
         TrialExit::Signal(9) if signal == 9 => "it had to be killed (SIGKILL)".to_owned(),
-        TrialExit::Signal(by) => format!("it ended by {}", signal_name(by)),
+        TrialExit::Signal(by) => format!("{} ended it", signal_name(by)),
     };
     // A trial that exits with 0 right after the signal may have been complete anyway.
     let confidence = match exit {

@@ -347,7 +347,7 @@ impl PluginState {
                 Ok(answer) => answer["free"].as_u64(),
                 Err(AskError::Refused(refusal)) => {
                     info!(
-                        "the plugin `{}` cannot determine its room: {refusal}",
+                        "the plugin `{}` cannot determine its free room: {refusal}",
                         self.program.command_line()
                     );
                     None

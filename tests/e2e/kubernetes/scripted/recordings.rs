@@ -145,7 +145,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     });
     outcome.expect_done(3, 0);
     for reason in [
-        "waits: the cluster does not allow it: secrets \"x\" is forbidden: exceeded quota",
+        "waits: the cluster does not allow the request: secrets \"x\" is forbidden: exceeded quota",
         "rejected the credentials (Unauthorized)",
     ] {
         assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
@@ -169,7 +169,7 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
         run(&bed, &search)
     });
     outcome.expect_done(1, 1);
-    let reason = "the trial did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
+    let reason = "the trial did not start within 2 s (startUpDeadline): the cluster does not allow the request: no longer yours";
     assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
 }
 

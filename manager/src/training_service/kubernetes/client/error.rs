@@ -89,7 +89,7 @@ pub enum Error {
         message: String,
     },
     /// The cluster knows the account and refuses the request: rights are missing, or a quota is exhausted.
-    #[error("the cluster does not allow it: {message}")]
+    #[error("the cluster does not allow the request: {message}")]
     NotAllowed {
         /// The message.
         message: String,
@@ -117,7 +117,7 @@ pub enum Error {
         message: String,
     },
     /// The cluster does not accept the object.
-    #[error("the cluster at {server} refuses it: {message}")]
+    #[error("the cluster at {server} refuses the object: {message}")]
     Refused {
         /// The API server.
         server: String,
@@ -322,10 +322,10 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (401, false, true,  "rejected the credentials"),
-            (403, false, true,  "does not allow it: exceeded quota"),
+            (403, false, true,  "does not allow the request: exceeded quota"),
             (404, false, true,  "exceeded quota"),
             (409, true,  true,  "is in trouble (409)"),
-            (422, false, false, "refuses it"),
+            (422, false, false, "refuses the object"),
             (429, true,  true,  "is in trouble (429)"),
             (500, true,  true,  "is in trouble (500)"),
             (503, true,  true,  "is in trouble (503)"),
