@@ -94,7 +94,8 @@ const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// [`ApiState`], and the values that only the routes share.
 #[derive(Clone)]
 struct Shared {
-    state: ApiState,
+    // Behind one pointer, because axum clones the state of a route for each request.
+    state: Arc<ApiState>,
     memory: body::BodyMemory,
     quota: quota::Quota,
     changes: user::ChangeLog,
@@ -108,7 +109,7 @@ pub fn router(state: ApiState) -> Router {
     let shared = Shared {
         memory: body::BodyMemory::new(),
         quota: quota::Quota::new(state.pods.max_pods()),
-        state,
+        state: Arc::new(state),
         changes: user::ChangeLog::default(),
         tickets: ticket::Tickets::default(),
         throttle: throttle::Throttle::default(),
