@@ -48,6 +48,7 @@ use self::section::{MAX_PROBLEMS, Problem, resolve_path};
 pub use self::services::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::services::inherited::ServiceSection;
 use self::services::labels;
+pub use self::services::labels::{MAX_TAGS, label_problem};
 pub use self::services::plugin::PluginSpec;
 pub use self::services::remote::{MachineSpec, RemoteSpec};
 pub use self::unintended::{endless_warning, space_warnings};

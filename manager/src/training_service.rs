@@ -22,6 +22,12 @@ pub mod platform;
 pub mod plugin;
 pub mod remote;
 
+/// The time limit for the end of an agent after a stop request. It includes the agent's own limits (20 s for the trial,
+/// 2 s for its output, 5 s for delivery) and a margin. After it, the agent is killed, and thereby its trial.
+const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
+/// The exit code of an agent that failed itself (`docs/exit-codes.md`).
+const AGENT_ERROR_CODE: i32 = 125;
+
 /// The specification of a trial job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialJobSpec {

@@ -415,7 +415,7 @@ impl State {
         let succeeded = state == JobState::Succeeded;
         let class = failure_class(verdict, job_end);
         let why = end.message.clone().unwrap_or_default();
-        let notice = self.record_unstarted(&live, verdict, state, &why);
+        let notice = self.record_start(&live, verdict, state, &why);
         let taken = verdict.is_some_and(|verdict| verdict.cause == Cause::Preempted);
         let may_repeat = state == JobState::Failed || taken && live.intent.is_none();
         if may_repeat
@@ -447,7 +447,7 @@ impl State {
         };
         let cause = verdict.map(|verdict| verdict.cause);
         let failure = Failure { class, cause, exit_code, why: &why };
-        self.check_limits(state, failure, &outcome, effects);
+        self.count_end(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
         let own = self.user_trials.remove(&trial).then(|| (trial.clone(), outcome.clone()));
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
@@ -471,9 +471,9 @@ impl State {
         self.run_queue.push(trial, live.parameter_id);
     }
 
-    /// Returns the effect that holds the search if too many successive attempts have failed before their commands
-    /// started.
-    fn record_unstarted(
+    /// Records whether an attempt that ended had started its command. Returns the effect that holds the search if too
+    /// many successive attempts have failed before that.
+    fn record_start(
         &mut self,
         live: &LiveTrialState,
         verdict: Option<&Verdict>,
@@ -501,8 +501,8 @@ impl State {
         }
     }
 
-    /// Decides whether this end ends the search.
-    fn check_limits(
+    /// Counts an end towards the limits, and decides whether it ends the search.
+    fn count_end(
         &mut self,
         state: JobState,
         failure: Failure<'_>,

@@ -27,8 +27,8 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 use self::gpus::Gpus;
 use super::agent_arguments::{AgentArguments, AgentPath, AgentSettings};
 use super::{
-    AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, SubmitError,
-    TrainingService, TrialJobSpec,
+    AGENT_END_TIMEOUT, AGENT_ERROR_CODE, AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews,
+    JobNewsSender, SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::token::Secret;
 use crate::util::files::{LockOutcome, create_private_folder, try_lock, write_file};
@@ -38,12 +38,6 @@ mod clean;
 pub mod gpus;
 mod platform;
 
-/// The time limit for the end of an agent after a stop request. It includes the agent's own limits (20 s for the trial,
-/// 2 s for its output, 5 s for delivery) and a margin. After it, the manager kills the agent, and thereby its trial.
-const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
-
-/// The exit code of an agent that could not start (`docs/exit-codes.md`).
-const AGENT_ERROR_CODE: i32 = 125;
 /// The time limit for an agent's report of a problem with its settings.
 const SETTINGS_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between tries to examine an unreadable lock.

@@ -59,8 +59,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between two requests for room: the shortest, and the longest while nothing has changed.
 const ROOM_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
-/// The time limit for the end of an agent after a stop request: the agent's own time limits and a margin.
-const AGENT_GRACE: Duration = Duration::from_secs(35);
 /// The time that a resumed experiment waits for a process before it assumes that its jobs are alive.
 const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
 /// The first and the longest pause before a process is restarted.

@@ -34,8 +34,8 @@ use self::session::MAX_MESSAGE_BYTES;
 use self::ssh::Ssh;
 use super::agent_arguments::AgentSettings;
 use super::{
-    AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender, JobWait, Output,
-    SubmitError, TrainingService, TrialJobSpec,
+    AGENT_ERROR_CODE, AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews, JobNewsSender,
+    JobWait, Output, SubmitError, TrainingService, TrialJobSpec,
 };
 use crate::config::MachineSpec;
 use crate::token::Secret;
@@ -68,8 +68,6 @@ const FENCE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The interval between repetitions of a stop to an agent that did not exist yet.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// The exit code of an agent that could not start.
-const AGENT_ERROR_CODE: i32 = 125;
 
 /// The settings of a [`Remote`].
 #[derive(Debug)]

@@ -45,7 +45,7 @@ mod tests {
             let running = at % 3 == 2;
             TrialSummary {
                 state: if running { JobState::Running } else { JobState::Succeeded },
-                last: Some(json!(at)).filter(|_| !running),
+                final_value: Some(json!(at)).filter(|_| !running),
                 // Agents do not count their reports from 0.
                 facts_through: Some(3_677_864_190_728_227),
                 ..super::super::trial::tests::summary(at.into(), at.into())

@@ -186,7 +186,7 @@ impl Operand {
             "duration" => trial
                 .duration_ms(now_ms)
                 .map_or(Scalar::Missing, |ms| Scalar::Number(to_f64(ms) / 1000.0)),
-            "final" => metric_scalar(trial.last.as_ref()),
+            "final" => metric_scalar(trial.final_value.as_ref()),
             "latest" => metric_scalar(trial.latest.as_ref()),
             name => {
                 let own = name.strip_prefix("parameters.").unwrap_or(name);
@@ -194,7 +194,7 @@ impl Operand {
                 match flat.into_iter().find(|(known, _)| known == own) {
                     Some((_, value)) => scalar(value),
                     None if trial.metric.as_deref() == Some(name) => {
-                        metric_scalar(trial.last.as_ref())
+                        metric_scalar(trial.final_value.as_ref())
                     }
                     None => metric_scalar(metric(trial, name)),
                 }

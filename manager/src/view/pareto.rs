@@ -35,7 +35,7 @@ pub fn front(snapshot: &Snapshot, goals: &Goals) -> Vec<TrialSummary> {
     }
     let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
     let results =
-        succeeded.filter_map(|trial| Some((trial, MetricValue::from(trial.last.clone()?))));
+        succeeded.filter_map(|trial| Some((trial, MetricValue::from(trial.final_value.clone()?))));
     let results: Vec<_> = results.collect();
     let values = results.iter().map(|(_, value)| value);
     front_of(values, goals).into_iter().map(|at| TrialSummary::clone(results[at].0)).collect()

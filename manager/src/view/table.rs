@@ -283,7 +283,7 @@ fn sort_key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
         Column::Sequence => number(i64::try_from(trial.sequence).unwrap_or(i64::MAX)),
         Column::Id => SortKey::Text(trial.id.clone()),
         Column::State => SortKey::Text(trial.state.as_str().to_owned()),
-        Column::Final => metric_key(trial.last.as_ref()),
+        Column::Final => metric_key(trial.final_value.as_ref()),
         Column::Latest => metric_key(trial.latest.as_ref()),
         Column::Started => time(trial.started_at_ms),
         Column::Ended => time(trial.ended_at_ms),

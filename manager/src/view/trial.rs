@@ -43,7 +43,7 @@ pub struct TrialSummary {
     pub metric: Option<String>,
     /// The final result as reported. Absence means that there is none yet; it is never guessed from a step.
     #[serde(rename = "final")]
-    pub last: Option<Value>,
+    pub final_value: Option<Value>,
     /// The results of all trials with the same parameters, including this one. Absence means that the experiment does
     /// not repeat its points, or that this trial has no result.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub(super) fn json_word(value: impl Serialize) -> Option<String> {
 impl TrialSummary {
     /// Returns the final result as a number.
     pub fn number(&self) -> Option<f64> {
-        MetricValue::from(self.last.clone()?).number()
+        MetricValue::from(self.final_value.clone()?).number()
     }
 
     /// Returns the trial's key in the store.
@@ -154,7 +154,7 @@ impl TrialSummary {
             metrics,
             reported_final: result.reported.map(|value| value.as_json().clone()),
             reported_latest: latest.map(|metric| metric.value.as_json().clone()),
-            last: result.final_value.map(|value| value.as_json().clone()),
+            final_value: result.final_value.map(|value| value.as_json().clone()),
             estimate: None,
             latest: latest.map(|metric| value_of(metric, name.as_deref()).as_json().clone()),
             latest_step: latest.map(|metric| metric.sequence),
@@ -334,7 +334,7 @@ pub async fn detail(
         image = store.attempt_records().image(id, &submitted).await?;
         training_service = store.attempt_records().part(id, &submitted).await?;
     }
-    let last = summary.last.clone().map(MetricValue::from);
+    let last = summary.final_value.clone().map(MetricValue::from);
     let violations = last.map(|last| trial_cache.goals().violations(&last)).unwrap_or_default();
     Ok(Some(TrialDetail {
         summary,
@@ -420,7 +420,7 @@ pub(super) mod tests {
             parameter_id: None,
             attempt: format!("t{sequence}-1"),
             metric: None,
-            last: None,
+            final_value: None,
             estimate: None,
             latest: None,
             latest_step: None,

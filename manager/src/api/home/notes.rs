@@ -10,10 +10,7 @@ use super::super::portal::base::url;
 use super::super::portal::{PageRefusal, Viewer, display, page as render_page, read_user_form};
 use super::catalog::{Annotation, MAX_NOTE_BYTES};
 use super::{Home, list, markdown};
-
-/// The maximum length of a tag, in characters, and the maximum number of tags.
-const MAX_TAG_CHARS: usize = 60;
-const MAX_TAGS: usize = 20;
+use crate::config::{MAX_TAGS, label_problem};
 
 async fn find_experiment(
     home: &Home,
@@ -64,9 +61,8 @@ pub(super) async fn page(
 fn parse_tags(text: &str) -> Result<Vec<String>, Error> {
     let mut tags: Vec<String> = Vec::new();
     for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
-        if tag.chars().count() > MAX_TAG_CHARS || tag.chars().any(char::is_control) {
-            let detail = format!("a tag must be one line of at most {MAX_TAG_CHARS} characters");
-            return Err(Error::BadRequest(detail));
+        if let Some(problem) = label_problem(tag) {
+            return Err(Error::BadRequest(format!("a tag {problem}")));
         }
         if !tags.iter().any(|known| known == tag) {
             tags.push(tag.to_owned());

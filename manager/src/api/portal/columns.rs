@@ -93,7 +93,7 @@ pub(super) fn metric<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Valu
 
 /// Returns a trial's results that are objects, the final one first.
 fn result_objects(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
-    let all = [&trial.reported_final, &trial.last, &trial.reported_latest, &trial.latest];
+    let all = [&trial.reported_final, &trial.final_value, &trial.reported_latest, &trial.latest];
     all.into_iter().flatten().filter_map(Value::as_object)
 }
 
@@ -154,8 +154,10 @@ pub(super) fn shown_columns(
 /// objective's own value is final.
 pub(super) fn is_latest_final(trial: &TrialSummary) -> bool {
     let named = |last: &Value| last.get(trial.metric.as_deref()?).cloned();
-    let last =
-        trial.last.as_ref().map(|last| display::result(&named(last).unwrap_or(last.clone())));
+    let last = trial
+        .final_value
+        .as_ref()
+        .map(|last| display::result(&named(last).unwrap_or(last.clone())));
     trial.latest.is_none() || trial.latest.as_ref().map(display::result) == last
 }
 
@@ -289,7 +291,8 @@ mod tests {
         let axes = space::axes(&SearchSpace::parse(&spec).unwrap());
         let trial = |parameters: Value, last: Value, estimate: Option<Estimate>| {
             let mut trial = summary(0, 0);
-            (trial.parameters, trial.last, trial.estimate) = (parameters, Some(last), estimate);
+            (trial.parameters, trial.final_value, trial.estimate) =
+                (parameters, Some(last), estimate);
             trial
         };
         let one = trial(json!({"kind": "a", "lr": 0.1}), json!({"default": 1, "f1": 2}), None);
@@ -352,7 +355,7 @@ mod tests {
     fn columns_that_tell_nothing_are_left_out() {
         let trial = |last: Value, latest: Value, message: Option<&str>| {
             let mut trial = summary(0, 0);
-            (trial.last, trial.latest) = (Some(last), Some(latest));
+            (trial.final_value, trial.latest) = (Some(last), Some(latest));
             trial.message = message.map(str::to_owned);
             trial.state = JobState::Succeeded;
             trial

@@ -143,7 +143,7 @@ pub(in crate::api) fn result(result: &Value) -> String {
 pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
     match &trial.estimate {
         Some(mean) => estimate(mean),
-        None => trial.last.as_ref().map(result).unwrap_or_default(),
+        None => trial.final_value.as_ref().map(result).unwrap_or_default(),
     }
 }
 

@@ -36,8 +36,9 @@ pub(super) fn goal_tables(
     }
     let of = |metric: &str, direction: &str| {
         let number = |trial: &TrialSummary| {
-            let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded);
-            let number = MetricValue::from(value_of(last, metric)?).number();
+            let final_value =
+                trial.final_value.as_ref().filter(|_| trial.state == JobState::Succeeded);
+            let number = MetricValue::from(value_of(final_value, metric)?).number();
             number.filter(|number| number.is_finite())
         };
         let results = snapshot.trials.iter();

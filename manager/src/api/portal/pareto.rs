@@ -41,7 +41,7 @@ pub(super) fn front_table(shown: &ExperimentView) -> Markup {
                                     td.number.first data-label="Trial" { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
                                     @for objective in &shown.objectives {
                                         td.number data-label=(display::sanitize(&objective.metric)) {
-                                            (value_of(trial.last.as_ref(), &objective.metric)
+                                            (value_of(trial.final_value.as_ref(), &objective.metric)
                                                 .as_ref().map(display::value).unwrap_or_default())
                                         }
                                     }

@@ -283,7 +283,7 @@ impl Report<'_> {
     fn front_section(&self) -> Markup {
         let view = self.view;
         let value = |trial: &TrialSummary, metric: &str| {
-            let value = value_of(trial.last.as_ref(), metric)?;
+            let value = value_of(trial.final_value.as_ref(), metric)?;
             let number = trial_protocol::MetricValue::from(value).number();
             number.filter(|number| number.is_finite())
         };
@@ -325,8 +325,8 @@ impl Report<'_> {
             .map(|one| (one.metric.clone(), format!("{} ({})", one.metric, one.direction)))
             .collect();
         let cells = |trial: &TrialSummary| -> Vec<String> {
-            let last = trial.last.as_ref();
-            let value = |(metric, _): &(String, String)| value_of(last, metric);
+            let final_value = trial.final_value.as_ref();
+            let value = |(metric, _): &(String, String)| value_of(final_value, metric);
             columns
                 .iter()
                 .map(|one| value(one).as_ref().map(display::value).unwrap_or_default())

@@ -173,7 +173,7 @@ fn summary_section(
             @if let Some(estimate) = &trial.estimate {
                 div { dt { "With these parameters" } dd { (display::estimate(estimate)) } }
             }
-            (result_tiles(trial.last.as_ref(), trial.metric.as_deref(), goals))
+            (result_tiles(trial.final_value.as_ref(), trial.metric.as_deref(), goals))
             @if !is_repeated(trial) { (latest_tile(trial, goals)) }
             @if !shows_duration { div { dt { "Time" } dd { (display::span_if_any(trial.duration_ms(now_ms))) } } }
             @if let Some(code) = trial.exit_code.filter(|_| !shows_exit) { div { dt { "Exit code" } dd { (code) } } }

@@ -231,7 +231,7 @@ fn cell(
         ColumnContent::Final => {
             // If a limit is broken, the counting value is infinite. The objective's own number is more useful.
             let own = |last: &Value| display::short_result(last.get(&column.name).unwrap_or(last));
-            html! { td.number data-label=(label) { (trial.last.as_ref().map(own).unwrap_or_default()) } }
+            html! { td.number data-label=(label) { (trial.final_value.as_ref().map(own).unwrap_or_default()) } }
         }
         ColumnContent::Mean => html! {
             td.number data-label=(label) title=[trial.estimate.as_ref().map(display::estimate)] {

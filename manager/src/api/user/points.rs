@@ -111,7 +111,7 @@ struct ObjectiveColumn {
 /// Returns the column of an objective.
 fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveColumn {
     let value = |trial: &TrialSummary| {
-        let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded);
+        let last = trial.final_value.as_ref().filter(|_| trial.state == JobState::Succeeded);
         let number = MetricValue::from(value_of(last, &objective.metric)?).number();
         number.filter(|number| number.is_finite())
     };

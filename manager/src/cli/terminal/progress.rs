@@ -127,7 +127,7 @@ impl Progress {
         self.best = steps.last().map(|step| (step.sequence, step.value));
         self.improvements = steps.iter().map(|step| step.value).collect();
         let front = pareto::front(snapshot, &self.spec.goals).into_iter();
-        self.front = front.filter_map(|trial| trial.last).map(MetricValue::from).collect();
+        self.front = front.filter_map(|trial| trial.final_value).map(MetricValue::from).collect();
         self.draw();
     }
 

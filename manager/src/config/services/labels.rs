@@ -12,10 +12,10 @@ use crate::search::user_point;
 /// The longest owner or tag, in characters.
 const MAX_LABEL_CHARACTERS: usize = 60;
 /// The greatest number of tags.
-const MAX_TAGS: usize = 20;
+pub const MAX_TAGS: usize = 20;
 
 /// Returns the problem of a text that lists show on one line. `None`: the text is valid.
-pub(in crate::config) fn label_problem(text: &str) -> Option<String> {
+pub fn label_problem(text: &str) -> Option<String> {
     let length = text.chars().count();
     if text.trim().is_empty() {
         return Some("must not be empty".to_owned());

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tokio::time::Instant;
 use trial_protocol::TrialJobId;
 
-use super::AGENT_END_TIMEOUT;
+use crate::training_service::AGENT_END_TIMEOUT;
 use crate::util::files::{LockOutcome, try_lock};
 use crate::util::layout::ExperimentDir;
 

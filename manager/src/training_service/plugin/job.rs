@@ -14,10 +14,9 @@ use super::link::{AskError, Link};
 use super::room::PendingJob;
 use super::wire::{AttemptKey, GoneMessage, GoneReason, Refusal, Remedy, SpoolFate};
 use super::{
-    ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, PluginState, RECOVER_TIMEOUT, SUBMIT_TIMEOUT,
-    TrialJobSpec,
+    ADOPT_TIMEOUT, CANCEL_TIMEOUT, PluginState, RECOVER_TIMEOUT, SUBMIT_TIMEOUT, TrialJobSpec,
 };
-use crate::training_service::{JobEnd, JobEndEvent, JobNews, JobWait};
+use crate::training_service::{AGENT_END_TIMEOUT, JobEnd, JobEndEvent, JobNews, JobWait};
 
 /// The number of processes that may try to recover the reports of a job that is gone.
 const MAX_RECOVERIES: u32 = 5;
@@ -232,7 +231,8 @@ impl PluginJob {
 
     fn send_cancel(&self, link: &Arc<Link>, force: bool) {
         let method = if force && self.state.capabilities().finish { "finish" } else { "cancel" };
-        let params = json!({"key": self.key, "force": force, "grace_ms": AGENT_GRACE.as_millis()});
+        let params =
+            json!({"key": self.key, "force": force, "grace_ms": AGENT_END_TIMEOUT.as_millis()});
         let (link, trial) = (Arc::clone(link), self.key.trial.clone());
         self.state.tasks.spawn(async move {
             // If the process has ended, the next one receives the request.

@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use super::Settings;
 use super::handshake::resources;
 use super::wire::AttemptKey;
-use super::{AGENT_GRACE, Settings};
-use crate::training_service::TrialJobSpec;
 use crate::training_service::agent_arguments::{AgentArguments, AgentPath};
+use crate::training_service::{AGENT_END_TIMEOUT, TrialJobSpec};
 use crate::util::files::{create_private_folder, write_file};
 
 /// Creates the parameters of the requests, and writes the files that they name.
@@ -61,7 +61,7 @@ impl<'a> RequestParameters<'a> {
                 {"name": "parameter.cfg", "path": dir.parameters()},
             ],
             "resources": resources(self.settings.gpus_each),
-            "grace_ms": AGENT_GRACE.as_millis(),
+            "grace_ms": AGENT_END_TIMEOUT.as_millis(),
         }))
     }
 

@@ -1,4 +1,5 @@
-//! PURE: the assignment of trials to machines, the waiting trials, and the requests to each machine.
+//! The assignment of trials to machines, the waiting trials, and the requests to each machine. It decides without I/O;
+//! requests go to the sessions of the machines through channels.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;

@@ -42,7 +42,7 @@ fn is_selected(text: &str) -> bool {
         7,
         json!({"lr": 0.005, "activation": "relu", "layer": {"size": 3}, "odd name": 1, "deep": true}),
     );
-    one.last = Some(json!(0.9));
+    one.final_value = Some(json!(0.9));
     one.metric = Some("accuracy".to_owned());
     let metrics = [
         ("accuracy", json!(0.9)),

@@ -151,7 +151,7 @@ mod tests {
     fn the_latest_result_is_shown_unless_it_is_the_final_one() {
         let trial = |state, last: Option<f64>, latest: Option<f64>| {
             let mut trial = view::summary(0, 0);
-            (trial.state, trial.last) = (state, last.map(Value::from));
+            (trial.state, trial.final_value) = (state, last.map(Value::from));
             trial.latest = latest.map(Value::from);
             trial
         };
