@@ -361,7 +361,7 @@ fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec,
         return check_v2(document, base);
     }
     v1::check_platform(&document).map_err(|problem| vec![problem])?;
-    let (converted, mut problems) = convert_known_fields(document.clone())?;
+    let (converted, mut problems) = convert_known_fields(&document)?;
     let checked = check_v2(converted.v2.clone(), base);
     for problem in checked.as_ref().err().into_iter().flatten() {
         let problem = converted.translate_problem(problem.clone());
@@ -380,9 +380,9 @@ fn check_any_form(document: Value, base: PathBase<'_>) -> Result<ExperimentSpec,
 ///
 /// The document has a problem with which it cannot be converted.
 fn convert_known_fields(
-    mut document: Value,
+    original: &Value,
 ) -> Result<(v1::ConvertedDocument, Vec<Problem>), Vec<Problem>> {
-    let mut problems = Vec::new();
+    let (mut document, mut problems) = (original.clone(), Vec::new());
     loop {
         let problem = match v1::convert(document.clone()) {
             Ok(converted) => return Ok((converted, problems)),
@@ -391,7 +391,11 @@ fn convert_known_fields(
         let mut found = problem.split_problems();
         found.truncate(MAX_PROBLEMS + 1 - problems.len());
         let is_removed = problem_list::remove_unknown_fields(&mut document, &found);
-        problems.extend(found);
+        for problem in found {
+            if !problem_list::is_repeated(&problem, &problems, original) {
+                problems.push(problem);
+            }
+        }
         if !is_removed || problems.len() > MAX_PROBLEMS {
             return Err(problems);
         }

@@ -8,22 +8,27 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use super::check::FIELDS;
 use super::document::find_member;
 use super::path_base::PathBase;
 use super::section::{MAX_PROBLEMS, Problem, resolve_path};
 use super::{check_new_experiment, document};
 use crate::util::nearest::normalize_name;
 
-/// Pairs of lists of fields. The check of the second list depends on the first one. After a repair of a field in the
-/// first list, problems of the second list are left out.
+/// Pairs of lists of fields. Problems with the second list may follow from a repair in the parts of the first one, and
+/// are then left out.
 const DEPENDENT_FIELDS: [(&[&str], &[&str]); 5] = [
     (&SPACE_FIELDS, &["searchSpace", "initialTrials"]),
-    (&TUNER_FIELDS, &["trialRepeats", "assessor.className", "assessor.name", "initialTrials"]),
-    (&DIRECTION_FIELDS, &["assessor.className", "assessor.name"]),
-    (&["objective", "objectives"], &["constraints", "targetMetric"]),
+    (&TUNER_FIELDS, &["trialRepeats", "initialTrials", "assessor.name", "assessor.className"]),
+    (
+        &["objective", "objectives"],
+        &["assessor.name", "assessor.className", "constraints", "targetMetric"],
+    ),
+    (&["assessor"], &["assessor.name", "assessor.className"]),
     (
         &["trainingService"],
         &[
+            "trialCommand",
             "trialCodeDirectory",
             "codeSnapshot",
             "recordPackages",
@@ -37,16 +42,12 @@ const DEPENDENT_FIELDS: [(&[&str], &[&str]); 5] = [
 /// The parts that define the names for placeholders in commands.
 const SPACE_FIELDS: [&str; 2] = ["searchSpace", "searchSpaceFile"];
 const TUNER_FIELDS: [&str; 2] = ["tuner", "advisor"];
-/// The fields that state the direction of the objective.
-const DIRECTION_FIELDS: [&str; 5] = [
-    "objective",
-    "objective.direction",
-    "tuner.classArgs.optimize_mode",
-    "advisor.classArgs.optimize_mode",
-    "assessor.classArgs.optimize_mode",
-];
 /// The fields whose value decides which other fields are valid. A guess of their value would cause false problems.
 const KIND_FIELDS: [&str; 3] = ["tuner.name", "advisor.name", "assessor.name"];
+/// The fields that an object must have. A user may have written one under an unknown name.
+const REQUIRED_FIELDS: [&str; 5] = ["name", "metric", "host", "dockerImage", "image"];
+/// The greatest number of checks of one document.
+const MAX_CHECKS: usize = 3 * MAX_PROBLEMS;
 
 /// Returns the problems of a document, starting with the known first one, in the order of their discovery. If there are
 /// more than [`MAX_PROBLEMS`], returns one more than these.
@@ -62,13 +63,13 @@ pub(super) fn find_all_problems(
         Some(_) => check_new_experiment(document.clone(), base).err(),
         None => Some(first),
     };
-    while let Some(problem) = next {
+    for _ in 0..MAX_CHECKS {
+        let Some(problem) = next else { break };
         let is_certain = !may_follow_from_repair(&problem, &document, &repaired);
-        let mut problems = problem.split_problems();
-        problems.truncate(MAX_PROBLEMS + 1 - reported.len());
-        let mut can_continue = true;
-        for problem in problems {
-            can_continue &= repair(&mut document, &problem, &mut repaired);
+        let problems = problem.split_problems();
+        let mut can_continue = problems.len() <= MAX_PROBLEMS;
+        for problem in problems.into_iter().take(MAX_PROBLEMS + 1 - reported.len()) {
+            can_continue = repair(&mut document, &problem, &mut repaired) && can_continue;
             if is_certain && !is_repeated(&problem, &reported, &original) {
                 reported.push(problem);
             }
@@ -129,35 +130,59 @@ fn split_path(path: &str) -> (&str, &str) {
 fn may_follow_from_repair(problem: &Problem, document: &Value, repaired: &[String]) -> bool {
     let is_repaired = |field: &str| repaired.iter().any(|known| known == field);
     let Problem { path, message, .. } = problem;
-    let section = top_level_field(path);
-    let of_section = DEPENDENT_FIELDS.iter().any(|(sections, dependent)| {
-        let depends = dependent.contains(&section) || dependent.contains(&path.as_str());
-        depends && sections.iter().any(|section| is_repaired(section))
+    let place = find_place(problem, document);
+    if is_repaired(path) || is_repaired(&place) || is_in_repaired_space(&place, repaired) {
+        return true;
+    }
+    // The problem of a value that has the wrong type, or of an unknown name, depends on nothing else.
+    if is_unknown(problem) || (message.starts_with("expected ") && !path.contains('[')) {
+        return false;
+    }
+    let is_part_repaired = |part: &str| repaired.iter().any(|known| top_level_field(known) == part);
+    let depends = |field: &&str| {
+        path.strip_prefix(*field).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    };
+    let is_dependent = DEPENDENT_FIELDS.iter().any(|(sources, dependent)| {
+        let is_source_repaired = sources.iter().any(|source| is_part_repaired(source));
+        (is_source_repaired || has_unknown_part(repaired)) && dependent.iter().any(depends)
     });
-    let of_parameter = section == "initialTrials"
-        && repaired.iter().any(|known| known.starts_with(PARAMETER_PREFIX));
-    is_repaired(path)
-        || is_repaired(&find_place(problem, document))
-        || of_section
-        || of_parameter
-        || is_command_of_repaired_part(path, message, is_repaired)
-        || repaired.iter().any(|known| contradicts_argument(problem, known))
+    let is_placeholder =
+        ["names no parameter", "is not closed"].iter().any(|part| message.contains(part));
+    let mut definitions = SPACE_FIELDS.iter().chain(&TUNER_FIELDS);
+    is_dependent
+        || (is_placeholder && definitions.any(|field| is_repaired(field)))
+        || (message.starts_with("differs from that of") && is_command_repaired(repaired))
+        || repaired.iter().any(|known| {
+            may_be_missing_field(problem, known) || contradicts_argument(problem, known)
+        })
 }
 
-/// Returns whether the problem is a command's placeholder, whose name a repaired part may define, or a missing command
-/// that a repaired training service may contain.
-fn is_command_of_repaired_part(
-    path: &str,
-    message: &str,
-    is_repaired: impl Fn(&str) -> bool,
-) -> bool {
-    if message.starts_with("is missing") {
-        return path == "trialCommand" && is_repaired("trainingService");
-    }
-    let is_trial_command = path == "trialCommand"
-        || (top_level_field(path) == "trainingService"
-            && ["command", "commands", "trialCommand"].iter().any(|end| path.ends_with(end)));
-    is_trial_command && SPACE_FIELDS.iter().chain(&TUNER_FIELDS).any(|field| is_repaired(field))
+/// Returns whether a place is a part of the search space that is a substitute.
+fn is_in_repaired_space(place: &str, repaired: &[String]) -> bool {
+    let is_substitute = |known: &String| known == place || known == "searchSpace";
+    top_level_field(place) == "searchSpace" && repaired.iter().any(is_substitute)
+}
+
+/// Returns whether an unknown field of the document was repaired. It may have stood for any field.
+fn has_unknown_part(repaired: &[String]) -> bool {
+    let is_known = |part: &str| FIELDS.iter().any(|field| is_same_field(field, part));
+    repaired.iter().any(|known| !is_known(top_level_field(known)))
+}
+
+/// Returns whether one of several services may have another command or code because of a repair.
+fn is_command_repaired(repaired: &[String]) -> bool {
+    let fields = ["trainingService", "trialCommand", "trialCodeDirectory"];
+    repaired.iter().any(|known| fields.contains(&top_level_field(known)))
+}
+
+/// Returns whether the problem is a missing field that the removed one of the same object may have stood for.
+fn may_be_missing_field(problem: &Problem, removed: &str) -> bool {
+    let (object, _) = split_path(removed);
+    let (_, name) = split_path(&problem.path);
+    problem.message.starts_with("is missing")
+        && REQUIRED_FIELDS.contains(&name)
+        && !object.is_empty()
+        && problem.path.starts_with(object)
 }
 
 /// Returns whether an argument contradicts a removed argument, which the message names.
@@ -206,11 +231,18 @@ fn top_level_field(path: &str) -> &str {
 /// Repairs a problem, and adds the repaired place: the field alone if possible, or the part that contains it. Returns
 /// `false` if the part was repaired before.
 fn repair(document: &mut Value, problem: &Problem, repaired: &mut Vec<String>) -> bool {
-    let part = find_place(problem, document);
+    let mut part = find_place(problem, document);
+    if is_in_repaired_space(&part, repaired) {
+        // The tuner does not support the substitute.
+        "tuner".clone_into(&mut part);
+    }
     if repaired.contains(&part) {
         return false;
     }
-    if !repaired.contains(&problem.path) && repair_field(document, problem).is_some() {
+    if !repaired.contains(&problem.path)
+        && !is_only_field(document, problem)
+        && repair_field(document, problem).is_some()
+    {
         repaired.push(problem.path.clone());
         return true;
     }
@@ -219,35 +251,50 @@ fn repair(document: &mut Value, problem: &Problem, repaired: &mut Vec<String>) -
     is_repaired
 }
 
+/// Returns whether the problem is the only field of an object, and unknown. Without it, the object would lack the field
+/// that was meant.
+fn is_only_field(document: &Value, problem: &Problem) -> bool {
+    let (object, _) = split_path(&problem.path);
+    let members = get_value(document, object).and_then(Value::as_object);
+    is_unknown(problem)
+        && suggested_name(problem).is_none()
+        && !object.is_empty()
+        && document.get(&problem.path).is_none()
+        && members.is_some_and(|members| members.len() == 1)
+}
+
+/// Returns the name or word that a message suggests.
+fn suggested_name(problem: &Problem) -> Option<&str> {
+    let (_, quoted) = problem.message.split_once("did you mean `")?;
+    quoted.split('`').next()
+}
+
 /// Renames a misspelt field, removes an unknown one or an argument of an algorithm, or replaces a misspelt word by the
 /// suggested one. `None`: the field alone cannot be repaired.
 fn repair_field(document: &mut Value, problem: &Problem) -> Option<()> {
     let path = problem.path.as_str();
-    let (object, name) = split_path(path);
-    let section = top_level_field(path);
-    let is_kind = KIND_FIELDS.contains(&path)
-        || (section == "trainingService" && path.ends_with(".platform"));
-    // The name of a field at the top may contain a dot.
-    let is_ambiguous = !object.is_empty() && document.get(path).is_some();
-    if section == "searchSpace" || is_kind || is_ambiguous {
+    let (mut object, mut name) = split_path(path);
+    if top_level_field(path) == "searchSpace" {
         return None;
     }
-    let quoted = problem.message.split_once("did you mean `");
-    let suggested = quoted.and_then(|(_, rest)| rest.split('`').next());
     if is_unknown(problem) {
-        let members = follow_path(document, object)?.as_object_mut()?;
-        // Without its only field, the object would lack what this field was meant to be.
-        if suggested.is_none() && members.len() == 1 {
-            return None;
+        if document.get(path).is_some() {
+            // The name of a field at the top may contain a dot.
+            (object, name) = ("", path);
         }
+        let members = follow_path(document, object)?.as_object_mut()?;
         let value = members.shift_remove(name)?;
         let is_free = |field: &&str| !members.keys().any(|key| is_same_field(key, field));
-        if let Some(suggested) = suggested.filter(is_free) {
+        if let Some(suggested) = suggested_name(problem).filter(is_free) {
             members.insert(suggested.to_owned(), value);
         }
         return Some(());
     }
-    if let (Some(word), Some(value)) = (suggested, follow_path(document, path))
+    let is_kind = KIND_FIELDS.contains(&path) || path.ends_with(".platform");
+    if is_kind || ["ommand", "ommands"].iter().any(|end| path.ends_with(end)) {
+        return None;
+    }
+    if let (Some(word), Some(value)) = (suggested_name(problem), follow_path(document, path))
         && value.is_string()
     {
         *value = json!(word);
@@ -319,7 +366,11 @@ fn repair_part(document: &mut Value, section: &str) -> bool {
             (&SPACE_FIELDS, Some(("searchSpace", space)))
         }
         // A program accepts any search space, so the repair causes no problem of the space.
-        "tuner" | "advisor" => (&TUNER_FIELDS, Some(("tuner", json!({"command": ["true"]})))),
+        // A program supports only one objective without constraints.
+        "tuner" | "advisor" => (
+            &["tuner", "advisor", "objectives", "constraints"],
+            Some(("tuner", json!({"command": ["true"]}))),
+        ),
         // Removed together, because `trialGpuNumber` would require further fields of the service.
         "trainingService" => {
             (&["trainingService", "trialGpuNumber"], Some((section, json!({"platform": "local"}))))

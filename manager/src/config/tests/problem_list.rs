@@ -54,6 +54,15 @@ fn independent_problems_are_reported_at_once() {
         (json!({"tuner": {"name": "GP", "classArgs": {"nu": 3, "alpha": -1}}}), &["tuner.classArgs.nu", "tuner.classArgs.alpha"]),
         // A misspelt field does not hide the problem of the field that is also given.
         (json!({"trialConcurency": 4, "trialConcurrency": 0}), &["trialConcurrency", "trialConcurency"]),
+        // A wrong type depends on nothing.
+        (json!({"searchSpace": null, "trialCommand": 5}), &["searchSpace", "trialCommand"]),
+        (json!({"objective": 5, "targetMetric": "x", "constraints": 5}), &["objective", "targetMetric", "constraints"]),
+        // The substitute for a tuner or a space hides nothing.
+        (json!({"tuner": {"name": "Oracle"}, "objective": "acc", "constraints": [{"metric": "ms", "max": 5}], "trainingService": {"platform": "moon"}}),
+         &["tuner.name", "trainingService.platform"]),
+        (json!({"searchSpace": {"lr": {"_type": "choice", "_value": []}}, "tuner": {"name": "Batch"}, "owner": 5}), &["searchSpace.lr._value", "owner"]),
+        // A name with a dot is the name of a field at the top.
+        (json!({"tuner.name": "TPE", "owner": 5}), &["tuner.name", "owner"]),
         // The command of a notification is not the trials'.
         (json!({"tuner": "TPE", "notifications": {"command": 5}, "maxTrialNumber": 0}),
          &["tuner", "notifications.command", "maxTrialNumber"]),
@@ -86,6 +95,18 @@ fn consequences_of_a_problem_are_not_reported() {
          &["tuner.classArgs.optimize_mode"]),
         // The objective has a name, although the rest of it is wrong.
         (json!({"objective": {"metric": "acc", "direction": "up"}, "constraints": [{"metric": "ms", "max": 5}]}), &["objective.direction"]),
+        // The direction or the objective may be what an unknown field meant.
+        (json!({"tuner": {"name": "TPE"}, "assessor": {"name": "Curvefitting", "classArgs": {"epoch_num": 9}}, "objective": {"metric": "acc", "goal": "maximize"}}), &["objective.goal"]),
+        (json!({"tuner": {"name": "TPE", "optimize_mode": "maximize"}, "assessor": {"name": "Curvefitting", "classArgs": {"epoch_num": 9}}}), &["tuner.optimize_mode"]),
+        (json!({"tuner": {"name": "TPE"}, "assessor": {"name": "Curvefitting", "classArgs": {"epoch_num": 9}}, "direction": "maximize"}), &["direction"]),
+        (json!({"metric": "acc", "constraints": [{"metric": "ms", "max": 5}], "tuner": {"name": "TPE"}}), &["metric"]),
+        (json!({"tuner": {"type": "TPE", "classArgs": {"seed": 1}}}), &["tuner.type"]),
+        (json!({"tuner": {"name": "TPE"}, "objectives": [{"name": "acc", "direction": "maximize"}, {"metric": "ms", "direction": "minimize"}]}), &["objectives[0].name"]),
+        // The commands of several services are equal, although both are wrong.
+        (json!({"trialCommand": null, "trainingService": [{"platform": "local", "trialCommand": "t {{rl}}"}, {"platform": "plugin", "command": ["s"], "trialCommand": "t {{rl}}"}]}),
+         &["trainingService[0].trialCommand"]),
+        (json!({"trialCommand": "t {{zz}}", "trainingService": [{"platform": "local"}, {"platform": "plugin", "command": ["s"], "trialCommand": "t {{zz}}"}]}),
+         &["trialCommand"]),
         // A field under two names.
         (json!({"search_space": {"lr": {"_type": "uniform", "_value": [0, 1]}}}), &["searchSpace"]),
         (json!({"searchSpaceFile": "s.yml", "search_space_file": "s.yml"}), &["searchSpaceFile"]),

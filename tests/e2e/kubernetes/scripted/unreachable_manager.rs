@@ -83,7 +83,7 @@ fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     kube.limit_rights(manager_rights());
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = follow_logs(&bed);
-    for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
+    for what in ["grant `get` on `pods/log`", "`kubectl -n lab logs tk"] {
         following.wait_for_stderr(what);
     }
     gate.release(1);
