@@ -8,7 +8,8 @@
 //! time is unlimited. After its end, [`Settings::flush`] limits it, and undelivered reports stay in the spool. Reports
 //! that are only in memory would be lost, so if the manager is busy, they get more time.
 //!
-//! The parts: `manager_session` sends one request, and `batch` sends one batch until it is settled. `lane` and
+//! The parts: `batch` selects the reports of a request, `manager_session` sends one request, and `batch_delivery` sends
+//! one batch until it is settled. `lane` and
 //! `earlier_attempts` loop over batches, `long_poll` keeps a request open, and `deadline` limits the time.
 
 use std::path::PathBuf;

@@ -62,7 +62,7 @@ use running::WatchedRun;
 /// The maximum number of messages that wait for the main task.
 const EVENT_QUEUE_CAPACITY: usize = 64;
 
-/// The maximum time until a report is synced to disk. The verdict is synced at once.
+/// The maximum time until a report is synced to disk. The verdict is synced earlier (`VERDICT_SYNC_DELAY`).
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The maximum wait for the disk at the end.

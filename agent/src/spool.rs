@@ -273,7 +273,7 @@ impl Spool {
         &self.attempt
     }
 
-    /// Returns the attempts of earlier processes that left undelivered reports, the oldest first.
+    /// Returns the attempts of earlier processes, the oldest first.
     pub fn earlier_attempts(&self) -> &[AttemptId] {
         &self.earlier
     }

@@ -80,11 +80,12 @@ impl BatchDelivery {
                 RetryDecision::Retry | RetryDecision::SplitOrRetry => backoff.next_pause(),
                 // A single report that is permanently refused must not block all others.
                 RetryDecision::Split => {
+                    let Some(record) = batch.records.first() else {
+                        warn!("the manager refuses a heartbeat: {error}");
+                        return BatchOutcome::HeartbeatAcknowledged;
+                    };
                     warn!("the manager permanently refuses a report; it is skipped: {error}");
-                    let first = batch.records.first();
-                    return first.map_or(BatchOutcome::HeartbeatAcknowledged, |record| {
-                        BatchOutcome::Refused(record.seq)
-                    });
+                    return BatchOutcome::Refused(record.seq);
                 }
             };
             self.session.refresh();

@@ -1,6 +1,7 @@
 //! The HTTP client of the agent.
 //!
-//! It is built when there are reports to deliver, never before the trial has started. It needs no files of the image in
+//! Unless the pod's setup needs it, it is built only when there are reports to deliver, because building it would delay
+//! the trial's start. It needs no files of the image in
 //! which it runs. Certificates are compiled in, so HTTPS works in an image without a CA store, and the C library
 //! resolves names. The shipped program is linked with musl, whose resolver is static and supports `search` and `ndots`.
 //! glibc's resolver would load modules of the image into the process.
@@ -102,6 +103,8 @@ fn build_with_roots(roots: RootCertStore, socket: Option<&Path>) -> Result<Clien
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
+        // Also limits a request with a longer timeout, such as a download, if the manager's machine has gone.
+        .read_timeout(ANSWER_TIMEOUT)
         .tcp_nodelay(true)
         // Closes a second connection that was needed only once.
         .pool_idle_timeout(IDLE_TIMEOUT)

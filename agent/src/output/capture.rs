@@ -6,8 +6,8 @@
 //! * A hung disk delays the trial by at most [`DISK_TIMEOUT`]. After that, its output is only counted and not copied,
 //!   until the disk responds again. A slow disk slows the trial down, like redirection in a shell.
 //! * At most [`MAX_QUEUED_BYTES`] bytes of each stream wait in memory (and as many are being written).
-//! * Only the thread accesses the disk. It starts with the first write. If the only write is a verdict at the very end,
-//!   no thread is started.
+//! * Only the thread writes output. It starts with the first write. If the only write is a verdict at the very end, no
+//!   thread is started.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -81,7 +81,7 @@ impl FileTail {
         }
     }
 
-    /// Moves to `offset`, if the file is still that long.
+    /// Moves to `offset`, if the file exists.
     fn begin_at(&mut self, offset: u64) {
         if let Ok((_, metadata)) = open(&self.path) {
             (self.identity, self.offset) = (Some(identity(&metadata)), offset);
@@ -365,7 +365,7 @@ impl FileCollectors {
     }
 }
 
-/// Appends the event files in `dir` and up to `depth` directories below it. Does not follow links, so there is no
+/// Appends the event files in `dir` and in directories below it, `depth` levels in all. Does not follow links, so there is no
 /// cycle.
 fn append_event_files(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {

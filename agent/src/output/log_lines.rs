@@ -7,7 +7,7 @@
 //! * Bytes above the rate limit are dropped and counted. The offsets of the chunks show what was dropped. They do not
 //!   count overwritten, masked and cut text.
 //!
-//! Chunks consist of whole lines. An unfinished line waits until [`LogChunker::flush`].
+//! Chunks consist of whole lines. An unfinished line waits for its end, or for the end of the stream.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::verdict::EVIDENCE_TAIL_BYTES;
 
 mod base64;
 
-/// The size of a piece from which it is sent, in bytes.
-const PIECE_BYTES: usize = 64 * 1024;
+/// The size of a chunk from which it is sent, in bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The minimum number of pieces that the rate limit allows in a second. A piece above the limit is dropped as a whole.
-const PIECES_A_SECOND: u64 = 8;
+/// The minimum number of chunks that the rate limit allows in a second. A chunk above the limit is dropped as a whole.
+const CHUNKS_A_SECOND: u64 = 8;
 
 /// The interval at which a repeatedly overwritten line is shown.
 const SHOW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The settings for cutting a stream into pieces.
+/// The settings for cutting a stream into chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// The maximum length of a line that is sent whole, in bytes.
@@ -57,8 +57,8 @@ pub struct LogChunker {
     shown_at: Duration,
     shown: bool,
     /// Finished lines.
-    piece: Vec<u8>,
-    /// The offset of the piece: the bytes of all pieces before it, including the dropped ones.
+    chunk: Vec<u8>,
+    /// The offset of the chunk: the bytes of all chunks before it, including the dropped ones.
     offset_bytes: u64,
     budget_bytes: f64,
     budget_updated_at: Duration,
@@ -78,7 +78,7 @@ impl LogChunker {
             redrawn: false,
             shown_at: Duration::ZERO,
             shown: false,
-            piece: Vec::new(),
+            chunk: Vec::new(),
             offset_bytes: 0,
             budget_bytes,
             budget_updated_at: Duration::ZERO,
@@ -86,8 +86,8 @@ impl LogChunker {
         }
     }
 
-    /// Adds the next bytes of the stream, and appends complete pieces to `pieces`. `now` is from a monotonic clock.
-    pub fn feed(&mut self, mut bytes: &[u8], now: Duration, pieces: &mut Vec<LogChunk>) {
+    /// Adds the next bytes of the stream, and appends complete chunks to `chunks`. `now` is from a monotonic clock.
+    pub fn feed(&mut self, mut bytes: &[u8], now: Duration, chunks: &mut Vec<LogChunk>) {
         while !bytes.is_empty() {
             if self.after_return {
                 match bytes[0] {
@@ -109,7 +109,7 @@ impl LogChunker {
             self.extend_line(&bytes[..end.unwrap_or(bytes.len())]);
             let Some(end) = end else { return };
             if bytes[end] == b'\n' {
-                self.end_line(now, pieces);
+                self.end_line(now, chunks);
             } else {
                 self.after_return = true;
             }
@@ -117,20 +117,20 @@ impl LogChunker {
         }
     }
 
-    /// Appends the buffered lines to `pieces`, and the unfinished line too if `ended`.
-    pub fn flush(&mut self, ended: bool, now: Duration, pieces: &mut Vec<LogChunk>) {
+    /// Appends the buffered lines to `chunks`, and the unfinished line too if `ended`.
+    pub fn flush(&mut self, ended: bool, now: Duration, chunks: &mut Vec<LogChunk>) {
         if ended && (!self.line.is_empty() || self.cut_bytes > 0) {
-            self.append_line_to_piece();
+            self.append_line_to_chunk();
         } else if self.redrawn
             && !self.line.is_empty()
             && now.saturating_sub(self.shown_at) >= SHOW_INTERVAL
         {
             self.shown_at = now;
-            self.append_line_to_piece();
-            self.piece.push(b'\n');
+            self.append_line_to_chunk();
+            self.chunk.push(b'\n');
             self.shown = true;
         }
-        self.send_piece(now, pieces);
+        self.append_chunk(now, chunks);
     }
 
     /// Returns the number of bytes dropped because of the rate limit.
@@ -155,30 +155,30 @@ impl LogChunker {
         self.shown = false;
     }
 
-    fn end_line(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
+    fn end_line(&mut self, now: Duration, chunks: &mut Vec<LogChunk>) {
         if self.shown {
             // The shown line and its newline are complete now.
             self.begin_line();
             return;
         }
-        self.append_line_to_piece();
-        self.piece.push(b'\n');
+        self.append_line_to_chunk();
+        self.chunk.push(b'\n');
         self.begin_line();
-        if self.piece.len() >= self.piece_bytes() {
-            self.send_piece(now, pieces);
+        if self.chunk.len() >= self.chunk_bytes() {
+            self.append_chunk(now, chunks);
         }
     }
 
-    /// Returns the target length of a piece, in bytes.
-    fn piece_bytes(&self) -> usize {
-        let allowed = self.spec.bytes_per_second / PIECES_A_SECOND;
-        usize::try_from(allowed).unwrap_or(usize::MAX).min(PIECE_BYTES)
+    /// Returns the target length of a chunk, in bytes.
+    fn chunk_bytes(&self) -> usize {
+        let allowed = self.spec.bytes_per_second / CHUNKS_A_SECOND;
+        usize::try_from(allowed).unwrap_or(usize::MAX).min(CHUNK_BYTES)
     }
 
-    fn append_line_to_piece(&mut self) {
-        if self.piece.is_empty() {
+    fn append_line_to_chunk(&mut self) {
+        if self.chunk.is_empty() {
             // Growth by doubling would allocate up to twice the needed capacity.
-            self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
+            self.chunk.reserve_exact(CHUNK_BYTES + self.spec.line_bytes.min(CHUNK_BYTES));
         }
         self.spec.secrets.mask(&mut self.line);
         let length = self.line.len();
@@ -190,16 +190,16 @@ impl LogChunker {
         };
         self.line.truncate(whole.min(self.spec.line_bytes));
         self.cut_bytes += to_u64(length - self.line.len());
-        self.piece.append(&mut self.line);
+        self.chunk.append(&mut self.line);
         if self.cut_bytes > 0 {
             let mark = format!(" [... {} bytes cut]", self.cut_bytes);
-            self.piece.extend_from_slice(mark.as_bytes());
+            self.chunk.extend_from_slice(mark.as_bytes());
             self.cut_bytes = 0;
         }
     }
 
-    fn send_piece(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
-        if self.piece.is_empty() {
+    fn append_chunk(&mut self, now: Duration, chunks: &mut Vec<LogChunk>) {
+        if self.chunk.is_empty() {
             return;
         }
         let rate = to_f64(self.spec.bytes_per_second);
@@ -207,7 +207,7 @@ impl LogChunker {
         // A line longer than the limit of a second is sent after the corresponding number of seconds.
         let most = rate.max(to_f64(to_u64(self.spec.line_bytes)));
         self.budget_bytes = (self.budget_bytes + rate * passed.as_secs_f64()).min(most);
-        let bytes = std::mem::take(&mut self.piece);
+        let bytes = std::mem::take(&mut self.chunk);
         let length = to_u64(bytes.len());
         let offset_bytes = self.offset_bytes;
         self.offset_bytes += length;
@@ -217,7 +217,7 @@ impl LogChunker {
             return;
         }
         self.budget_bytes -= cost;
-        pieces.push(chunk(self.stream, offset_bytes, bytes));
+        chunks.push(chunk(self.stream, offset_bytes, bytes));
     }
 }
 

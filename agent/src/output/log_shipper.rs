@@ -1,5 +1,5 @@
-//! Writes the log chunks of an output stream into the spool. The spool accepts every chunk, and drops logs first when
-//! it is full. Only the thread that reads the stream waits for the disk, as described in `spool`.
+//! Writes the log chunks of an output stream into the spool. A full spool drops the chunk and counts it, so a chunk
+//! never waits for the manager. Only the thread that reads the stream waits for the disk, as described in `spool`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,9 +33,9 @@ impl LogShipper {
     pub fn feed(&self, bytes: &[u8]) {
         // Locked during both steps, so that the pump and a flush keep the order of the chunks.
         let mut lines = self.lock();
-        let mut pieces = Vec::new();
-        lines.feed(bytes, self.began.elapsed(), &mut pieces);
-        self.append(pieces);
+        let mut chunks = Vec::new();
+        lines.feed(bytes, self.began.elapsed(), &mut chunks);
+        self.append(chunks);
         drop(lines);
         self.spool.wait_for_disk();
     }
@@ -43,9 +43,9 @@ impl LogShipper {
     /// Ships the buffered lines, and the unfinished line too if the stream has `ended`.
     pub fn flush(&self, ended: bool) {
         let mut lines = self.lock();
-        let mut pieces = Vec::new();
-        lines.flush(ended, self.began.elapsed(), &mut pieces);
-        self.append(pieces);
+        let mut chunks = Vec::new();
+        lines.flush(ended, self.began.elapsed(), &mut chunks);
+        self.append(chunks);
     }
 
     /// Returns the number of bytes dropped because of the rate limit.
@@ -53,9 +53,9 @@ impl LogShipper {
         self.lock().shed_bytes()
     }
 
-    fn append(&self, pieces: Vec<LogChunk>) {
-        for piece in pieces {
-            self.spool.append(self.clock.now_ms(), ReportBody::Log(piece));
+    fn append(&self, chunks: Vec<LogChunk>) {
+        for chunk in chunks {
+            self.spool.append(self.clock.now_ms(), ReportBody::Log(chunk));
         }
     }
 

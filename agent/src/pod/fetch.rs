@@ -1,7 +1,5 @@
-//! Fetches a trial's code and parameters from the manager before the trial starts, for a pod that shares no disk with
-//! the manager. Tries again until it succeeds or the deadline has passed.
-//!
-//! Only `--fetch` uses this module; other runs do not.
+//! Places a trial's code before the trial starts, fetched from the manager (`--fetch`) or unpacked from an archive
+//! (`--code-archive`), and fetches its parameters. Requests are repeated until they succeed or the deadline has passed.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
@@ -263,8 +261,27 @@ fn is_hex_of(bytes: &[u8], text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::util::gzip::gzip;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_never_answers_gets_another_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = ManagerAddress::Url(format!("http://{}", listener.local_addr().unwrap()));
+        let manager = ManagerClient::new(address, None, None, Duration::from_mins(10)).unwrap();
+        let mut connections = Vec::new();
+        let two_connections = async {
+            while connections.len() < 2 {
+                connections.push(listener.accept().await.unwrap());
+            }
+        };
+        tokio::select! {
+            fetched = manager.fetch_parameters() => panic!("{fetched:?}"),
+            () = two_connections => {}
+        }
+    }
 
     #[test]
     fn code_whose_checksum_is_wrong_is_not_unpacked() {

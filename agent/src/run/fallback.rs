@@ -1,8 +1,8 @@
 //! The fallback after a failure of the agent: a program that only supervises the trial to its end. It copies the
 //! output, forwards signals, reaps processes, stops the tree on request, and exits with the trial's code.
 //!
-//! It must not do anything else. It uses no thread, no network and no spool, and the only file that it writes is the
-//! verdict at the end. [`trial::reexec`](crate::trial::reexec) starts it.
+//! It must not do anything else. It uses no thread, no network and no spool, and the only files that it writes are
+//! the verdict and the termination log at the end. [`trial::reexec`](crate::trial::reexec) starts it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -43,7 +43,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// The stop that SIGTERM requests.
 const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
-/// Holds the trial described by `words`, and returns its exit code.
+/// Supervises the trial described by `words`, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
     let Some(state) = ReexecState::read(words) else {
         print_error("error: --fallback is for internal use only");

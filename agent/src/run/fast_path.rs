@@ -15,7 +15,7 @@ use crate::trial::signals::BlockedSignals;
 const LONGEST_FAST_RUN: Duration = Duration::from_millis(20);
 const FIRST_POLL_DELAY: Duration = Duration::from_millis(1);
 
-/// Waits for the end of a short trial. Returns `None` if the trial prints something, a signal arrives, or
+/// Waits for the end of a short trial. Returns `None` if the trial prints something, a signal other than SIGCHLD arrives, or
 /// [`LONGEST_FAST_RUN`] is over: the trial must then be supervised. Calls `meanwhile` after [`FIRST_POLL_DELAY`].
 /// Returns the status only if the trial has exited without a signal, has printed nothing, and has left no process, and
 /// if `nothing_else` returns `true`: the trial left nothing else to read.

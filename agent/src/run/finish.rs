@@ -17,7 +17,7 @@ use crate::trial::reexec::disarm;
 use crate::trial::signals::Signals;
 use crate::verdict::{Observations, conclude};
 
-/// The parts that outlive the trial.
+/// The outputs of a run, which outlive the trial: its folder, its spool and its delivery.
 pub(super) struct RunFinisher {
     pub(super) settings: Settings,
     pub(super) dir: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(super) struct RunFinisher {
     pub(super) shutdown: DeliveryShutdown,
 }
 
-/// The end of a trial, and the parts that outlive it.
+/// The observations of an ended trial, and the parts of the supervision that are still needed.
 pub(super) struct EndedRun {
     pub(super) observations: Observations,
     pub(super) recorder: Recorder,

@@ -1,4 +1,5 @@
-//! Starts the trial, with pipes for its output. It must not read them, because later work must not delay the start.
+//! Starts the trial, with pipes for its output. This module does not read the pipes: all work that can wait until the
+//! trial runs is done later.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

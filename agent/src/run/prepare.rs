@@ -65,7 +65,7 @@ pub(super) fn prepare(
     let (shell, seed) = (shell(args.legacy.is_some(), BASH_PATH), RunSeed { random });
     let mut settings = Settings::resolve(args, &variable, shell, seed)?;
     if let Some(legacy) = &settings.legacy {
-        prepare_legacy(legacy);
+        write_job_id_file(legacy);
     }
     let inherited_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output.output_dir.is_none());
@@ -157,8 +157,8 @@ fn trial_command(
     }
 }
 
-/// Performs the tasks of NNI's keeper before the trial's start.
-fn prepare_legacy(legacy: &NniKeeperArgs) {
+/// Writes the agent's process id for NNI's manager, as its keeper does before the trial's start.
+fn write_job_id_file(legacy: &NniKeeperArgs) {
     if let Some(path) = &legacy.job_id_file
         && let Err(error) = std::fs::write(path, std::process::id().to_string())
     {

@@ -103,9 +103,16 @@ fn replay_command(settings: &Settings, spool: &Path) -> String {
         ("ca-file", settings.ca_file.as_deref()),
     ];
     let options = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let command = format!("trialkeeper replay {}", spool.display());
+    let command = format!("trialkeeper replay {}", shell_word(spool));
     options
-        .fold(command, |command, (name, value)| format!("{command} --{name} {}", value.display()))
+        .fold(command, |command, (name, value)| format!("{command} --{name} {}", shell_word(value)))
+}
+
+/// Returns a path or URL as one word for a shell.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
+    if text.bytes().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 pub(super) fn log_summary(
@@ -134,5 +141,24 @@ pub(super) fn log_summary(
         let undelivered = left.map(|left| left.outcome.undelivered);
         let run = summary_text::RunSummary { verdict, metrics, dir, undelivered };
         log::print(&summary_text::render_summary(&run), SUMMARY_WAIT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_for_a_shell() {
+        #[rustfmt::skip]
+        let table = [
+            ("/tmp/a-1/spool",        "/tmp/a-1/spool"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("/tmp/my run/spool",     "'/tmp/my run/spool'"),
+            ("/tmp/it's $x",          r"'/tmp/it'\''s $x'"),
+        ];
+        for (path, word) in table {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
     }
 }

@@ -31,7 +31,7 @@ pub fn render_summary(run: &RunSummary<'_>) -> String {
     }
     let results = match (&metrics.final_value, metrics.intermediate) {
         (None, 0) => {
-            "none found (supported: name=value and JSON lines; --metric-pattern adds others)"
+            "none found (supported: name=value, name: value of known metrics, JSON lines; --metric-pattern adds others)"
                 .to_owned()
         }
         (_, count) => format!("{count} intermediate"),

@@ -147,7 +147,7 @@ impl LaneFiles {
     }
 
     /// Returns the reports after `after` and up to `through`: at most `max_bytes` of JSON, but at least one report if
-    /// there is any. Damaged records are skipped.
+    /// there is any. The rest of a segment after a damaged record is skipped.
     pub fn read(
         &mut self,
         after: Option<u64>,

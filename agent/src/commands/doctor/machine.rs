@@ -8,7 +8,7 @@ use super::Check;
 use crate::commands::gpus::GpuReading;
 use crate::observe::sample::cgroup::{CgroupReader, memory_percent};
 
-/// The least free space without a warning. Output and checkpoints soon use up less than this.
+/// The least free space without a warning. With less, output and checkpoints soon fill the disk.
 const MIN_FREE_BYTES: u64 = 1 << 30;
 
 /// Checks that files can be created in `dir`, or in the place where `dir` would be created.

@@ -49,7 +49,7 @@ impl Job {
         self.dir.join("spool/lock")
     }
 
-    /// Returns the file which records that this attempt was started, or was cancelled before its start.
+    /// Returns the file which records that this attempt was started.
     pub(super) fn start_record(&self) -> PathBuf {
         self.dir.join(format!("begun-{}", self.attempt))
     }

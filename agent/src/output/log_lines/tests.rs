@@ -8,28 +8,28 @@ fn spec() -> Spec {
     Spec { line_bytes: 20, bytes_per_second: 1 << 30, secrets: Secrets::default() }
 }
 
-/// Returns the pieces of a stream that arrives in the given portions.
-fn pieces(spec: Spec, portions: &[&[u8]]) -> Vec<LogChunk> {
+/// Returns the chunks of a stream that arrives in the given portions.
+fn chunks(spec: Spec, portions: &[&[u8]]) -> Vec<LogChunk> {
     let mut lines = LogChunker::new(Stream::Stdout, spec);
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     for portion in portions {
-        lines.feed(portion, Duration::ZERO, &mut pieces);
+        lines.feed(portion, Duration::ZERO, &mut chunks);
     }
-    lines.flush(true, Duration::ZERO, &mut pieces);
-    pieces
+    lines.flush(true, Duration::ZERO, &mut chunks);
+    chunks
 }
 
-fn texts(pieces: &[LogChunk]) -> Vec<(u64, &str)> {
-    pieces
+fn texts(chunks: &[LogChunk]) -> Vec<(u64, &str)> {
+    chunks
         .iter()
-        .map(|piece| match &piece.text {
-            LogText::Text(text) => (piece.offset_bytes, text.as_str()),
-            LogText::Base64(text) => (piece.offset_bytes, text.as_str()),
+        .map(|chunk| match &chunk.text {
+            LogText::Text(text) => (chunk.offset_bytes, text.as_str()),
+            LogText::Base64(text) => (chunk.offset_bytes, text.as_str()),
         })
         .collect()
 }
 
-/// A name, the portions, and the pieces: their positions and texts.
+/// A name, the portions, and the chunks: their positions and texts.
 type Row<'a> = (&'a str, &'a [&'a [u8]], &'a [(u64, &'a str)]);
 
 #[test]
@@ -56,8 +56,8 @@ fn lines_become_pieces() {
     ];
     for (case, portions, expected) in table {
         let spec = Spec { secrets: secrets.clone(), ..spec() };
-        let pieces = pieces(spec, portions);
-        assert_eq!(texts(&pieces), expected, "{case}");
+        let chunks = chunks(spec, portions);
+        assert_eq!(texts(&chunks), expected, "{case}");
     }
 }
 
@@ -65,8 +65,8 @@ fn lines_become_pieces() {
 fn a_secret_with_several_lines_is_masked_line_by_line() {
     let key = b"-----BEGIN KEY-----\nMIIEpAIBAAKCAQ\nab==\n-----END KEY-----\n";
     let spec = Spec { line_bytes: 100, secrets: Secrets::new([key.to_vec()]), ..spec() };
-    let pieces = pieces(spec.clone(), &[b"key:\n", key, b"  MIIEpAIBAAKCAQ\r\n"]);
-    let all: String = texts(&pieces).into_iter().map(|(_, text)| text).collect();
+    let chunks = chunks(spec.clone(), &[b"key:\n", key, b"  MIIEpAIBAAKCAQ\r\n"]);
+    let all: String = texts(&chunks).into_iter().map(|(_, text)| text).collect();
     assert_eq!(all, "key:\n***\n***\nab==\n***\n  ***\n", "a short line is not masked");
     // The tail contains the secret as a whole.
     assert_eq!(spec.secrets.mask_text(String::from_utf8_lossy(key).into_owned()), "***\n");
@@ -76,12 +76,12 @@ fn a_secret_with_several_lines_is_masked_line_by_line() {
 fn a_low_rate_passes_some_of_a_flood() {
     let spec = Spec { bytes_per_second: 1000, ..spec() };
     let mut lines = LogChunker::new(Stream::Stdout, spec);
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     for second in 0..10 {
         let line = "0123456789abcde\n".repeat(10_000);
-        lines.feed(line.as_bytes(), Duration::from_secs(second), &mut pieces);
+        lines.feed(line.as_bytes(), Duration::from_secs(second), &mut chunks);
     }
-    let sent: usize = texts(&pieces).iter().map(|(_, text)| text.len()).sum();
+    let sent: usize = texts(&chunks).iter().map(|(_, text)| text.len()).sum();
     assert!((8_000..=10_000).contains(&sent), "{sent}");
     assert_eq!(lines.shed_bytes(), 1_600_000 - u64::try_from(sent).unwrap());
 }
@@ -89,66 +89,66 @@ fn a_low_rate_passes_some_of_a_flood() {
 #[test]
 fn a_line_longer_than_the_rate_is_sent_eventually() {
     let mut lines = LogChunker::new(Stream::Stdout, Spec { bytes_per_second: 8, ..spec() });
-    let mut pieces = Vec::new();
-    lines.feed(b"0123456789012345\n", Duration::from_secs(2), &mut pieces);
-    assert_eq!(texts(&pieces), [(0, "0123456789012345\n")]);
+    let mut chunks = Vec::new();
+    lines.feed(b"0123456789012345\n", Duration::from_secs(2), &mut chunks);
+    assert_eq!(texts(&chunks), [(0, "0123456789012345\n")]);
 }
 
 #[test]
 fn a_long_running_bar_is_shown_periodically() {
     let mut lines = LogChunker::new(Stream::Stdout, spec());
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     for tenth in 0..250 {
         let now = Duration::from_millis(100 * tenth);
-        lines.feed(format!("\r{tenth:3}").as_bytes(), now, &mut pieces);
-        lines.flush(false, now, &mut pieces);
+        lines.feed(format!("\r{tenth:3}").as_bytes(), now, &mut chunks);
+        lines.flush(false, now, &mut chunks);
     }
     let now = Duration::from_secs(25);
-    lines.feed(b"\ndone\nno bar", now, &mut pieces);
-    lines.flush(false, now * 2, &mut pieces);
-    assert_eq!(texts(&pieces), [(0, "100\n"), (4, "200\n"), (8, "249\ndone\n")]);
+    lines.feed(b"\ndone\nno bar", now, &mut chunks);
+    lines.flush(false, now * 2, &mut chunks);
+    assert_eq!(texts(&chunks), [(0, "100\n"), (4, "200\n"), (8, "249\ndone\n")]);
 
     // The newline after a shown line is not a line of its own.
-    let (mut lines, mut pieces) = (LogChunker::new(Stream::Stdout, spec()), Vec::new());
-    lines.feed(b" 1%\r 2%", Duration::ZERO, &mut pieces);
-    lines.flush(false, now, &mut pieces);
-    lines.feed(b"\nnext\n", now, &mut pieces);
-    lines.flush(true, now, &mut pieces);
-    assert_eq!(texts(&pieces), [(0, " 2%\n"), (4, "next\n")]);
+    let (mut lines, mut chunks) = (LogChunker::new(Stream::Stdout, spec()), Vec::new());
+    lines.feed(b" 1%\r 2%", Duration::ZERO, &mut chunks);
+    lines.flush(false, now, &mut chunks);
+    lines.feed(b"\nnext\n", now, &mut chunks);
+    lines.flush(true, now, &mut chunks);
+    assert_eq!(texts(&chunks), [(0, " 2%\n"), (4, "next\n")]);
 }
 
 #[test]
 fn bytes_that_are_not_utf8_are_kept() {
-    let pieces = pieces(spec(), &[b"\xff\xfe\xfd\n"]);
-    assert_eq!(pieces[0].text, LogText::Base64("//79Cg==".to_owned()));
+    let chunks = chunks(spec(), &[b"\xff\xfe\xfd\n"]);
+    assert_eq!(chunks[0].text, LogText::Base64("//79Cg==".to_owned()));
 }
 
 #[test]
 fn output_above_the_rate_is_dropped_and_counted_until_the_rate_recovers() {
     let spec = Spec { bytes_per_second: 8, ..spec() };
     let mut lines = LogChunker::new(Stream::Stdout, spec);
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     let mut feed = |second, text: &str| {
         let now = Duration::from_secs(second);
-        lines.feed(text.as_bytes(), now, &mut pieces);
-        lines.flush(false, now, &mut pieces);
+        lines.feed(text.as_bytes(), now, &mut chunks);
+        lines.flush(false, now, &mut chunks);
     };
     feed(0, "12345\n");
     feed(0, "lost\n");
     feed(1, "1234567\n");
     assert_eq!(lines.shed_bytes(), 5);
-    assert_eq!(texts(&pieces), [(0, "12345\n"), (11, "1234567\n")]);
+    assert_eq!(texts(&chunks), [(0, "12345\n"), (11, "1234567\n")]);
 }
 
 #[test]
 fn a_piece_is_sent_when_it_is_long_enough() {
-    let line = format!("{}\n", "x".repeat(15)).repeat(PIECE_BYTES / 16 + 1);
+    let line = format!("{}\n", "x".repeat(15)).repeat(CHUNK_BYTES / 16 + 1);
     let mut lines = LogChunker::new(Stream::Stdout, spec());
-    let mut pieces = Vec::new();
-    lines.feed(line.as_bytes(), Duration::ZERO, &mut pieces);
+    let mut chunks = Vec::new();
+    lines.feed(line.as_bytes(), Duration::ZERO, &mut chunks);
     assert_eq!(
-        texts(&pieces).iter().map(|(_, text)| text.len()).collect::<Vec<_>>(),
-        [PIECE_BYTES]
+        texts(&chunks).iter().map(|(_, text)| text.len()).collect::<Vec<_>>(),
+        [CHUNK_BYTES]
     );
 }
 
@@ -159,10 +159,10 @@ proptest! {
     ) {
         let spec = Spec { line_bytes: 1000, ..spec() };
         let portions: Vec<_> = portions.iter().map(String::as_bytes).collect();
-        let pieces = pieces(spec, &portions);
+        let chunks = chunks(spec, &portions);
         let mut position = 0;
         let mut whole = String::new();
-        for (offset, text) in texts(&pieces) {
+        for (offset, text) in texts(&chunks) {
             prop_assert_eq!(offset, position);
             position += u64::try_from(text.len()).unwrap();
             whole.push_str(text);
@@ -173,8 +173,8 @@ proptest! {
     #[test]
     fn the_pieces_of_random_bytes_have_rising_offsets(portions in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
         let portions: Vec<_> = portions.iter().map(Vec::as_slice).collect();
-        let pieces = pieces(spec(), &portions);
-        prop_assert!(pieces.is_sorted_by(|a, b| a.offset_bytes < b.offset_bytes));
+        let chunks = chunks(spec(), &portions);
+        prop_assert!(chunks.is_sorted_by(|a, b| a.offset_bytes < b.offset_bytes));
     }
 }
 
@@ -182,8 +182,8 @@ proptest! {
 fn the_end_of_a_stream_begins_with_a_whole_line() {
     let long = "y".repeat(EVIDENCE_TAIL_BYTES);
     let last = |total, tail: &str| {
-        let piece = last_lines(Stream::Stdout, total, tail.as_bytes());
-        piece.map(|piece| (piece.offset_bytes, piece.text))
+        let chunk = last_lines(Stream::Stdout, total, tail.as_bytes());
+        chunk.map(|chunk| (chunk.offset_bytes, chunk.text))
     };
     let text = |text: &str| LogText::Text(text.to_owned());
     assert_eq!(last(4096, &long), None, "the verdict has room for it");
