@@ -382,6 +382,12 @@ def test_what_is_wrong_is_said(plugin):
     assert plugin.ask("ping", {}) == {}
 
 
+def test_a_manager_that_closes_at_once_ends_the_service(tmp_path):
+    plugin = Plugin(tmp_path)
+    assert plugin.end() == 0
+    assert (tmp_path / "stderr").read_text() == ""
+
+
 @pytest.mark.parametrize("least, most, older", [(7, 9, "update the plugin"), (0, 0, "update trial-manager")])
 def test_another_version_is_refused(tmp_path, least, most, older):
     plugin = Plugin(tmp_path)

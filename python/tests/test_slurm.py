@@ -167,6 +167,14 @@ def test_the_trial_ends_before_slurm_kills_the_agent(tmp_path, monkeypatch, kill
     assert words in (tmp_path / "script").read_text()
 
 
+@pytest.mark.parametrize("kill_wait, warns", [(27, True), (28, False)])
+def test_a_warning_says_that_a_trial_has_less_time(tmp_path, monkeypatch, kill_wait, warns):
+    service = fake(tmp_path, monkeypatch, sinfo="exit 0", scontrol=f"echo 'KillWait = {kill_wait} sec'")
+    problems = list(service.check())
+    assert [problem.level for problem in problems] == (["warning"] if warns else [])
+    assert not warns or "only 19 s to end" in problems[0].message
+
+
 def test_wrong_settings_are_named(tmp_path, monkeypatch):
     service = fake(tmp_path, monkeypatch, sinfo="exit 0", scontrol="echo 'KillWait = 10 sec'")
     service.settings = {"partiton": "gpu", "cpus": "4"}

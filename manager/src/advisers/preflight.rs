@@ -1,4 +1,4 @@
-//! Checks that the classes and programs of an external tuner or assessor exist, without running them. Users thus
+//! Imports the classes of an external tuner or assessor without creating them, and searches for its program. Users thus
 //! learn of a missing one before the search begins.
 
 use std::path::Path;
@@ -50,7 +50,7 @@ pub async fn import_modules(
     let stderr = String::from_utf8_lossy(&output.stderr);
     let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
     let remedy = if last.contains("No module named 'nni'") {
-        "; install it with `pip install trialkeeper-nni`, or name an interpreter that has it in `pythonInterpreter`"
+        "; install the wheel trialkeeper-nni (docs/python.md), or name an interpreter that has it in `pythonInterpreter`"
     } else {
         ""
     };

@@ -32,7 +32,7 @@ const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
 const REMINDER_INTERVAL: Duration = Duration::from_secs(3);
 /// The time that a program may take to exit. NNI checks for the end every 3 s.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
-/// The numbers of processes that may die without an answer, in a row and in total.
+/// The numbers of deaths after which a program is not restarted: in a row without an answer, and in total.
 const MAX_SUCCESSIVE_DEATHS: u32 = 3;
 const MAX_DEATHS: u32 = 20;
 
@@ -346,7 +346,7 @@ impl ProgramSession {
                         (&self.program_name, self.tuner_timer.notice_delay().as_secs_f64());
                     let mut message = format!(
                         "{name} has been asked, and has not {missing} for {slow} s; running trials continue, and it is \
-                         restarted after {limit} s without a message (`tunerPatience`)"
+                         restarted if it has not {silent} for {limit} s (`tunerPatience`)"
                     );
                     message.push_str(&self.last_output());
                     sender.report_trouble(part, message);

@@ -1,4 +1,5 @@
-//! Serves an experiment without a manager: answers API requests from its store, and changes nothing.
+//! Serves an experiment without a manager: answers API requests from its store, and changes nothing
+//! except that it marks trials to be run again.
 
 use std::io;
 use std::net::SocketAddr;

@@ -46,8 +46,8 @@ pub struct CodeVersion {
     pub files: usize,
     /// The size of the files and links in bytes.
     pub bytes: u64,
-    /// True if the version is incomplete: files beyond 20,000, contents beyond 300 MiB, and unreadable files are left
-    /// out.
+    /// True if the version is incomplete: it covers at most 20,000 files. Of contents beyond 300 MiB and of unreadable
+    /// files, it covers only name and size.
     pub cut: bool,
     /// The first five files that changed since the previous version. Empty for an experiment's first version.
     #[serde(default)]

@@ -59,13 +59,13 @@ pub trait Assessor: Send + std::fmt::Debug {
 /// The name and the arguments of an assessor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssessorSpec {
-    /// NNI's name, in its canonical spelling.
+    /// The canonical name: NNI's, if NNI has the algorithm.
     pub name: String,
     /// NNI's `classArgs`.
     pub class_args: Map<String, Value>,
 }
 
-/// A built-in assessor: NNI's name, and the constructor.
+/// A built-in assessor: its canonical name, and the constructor.
 type BuiltInAssessor = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
 
 const ALGORITHMS: [BuiltInAssessor; 3] = [

@@ -87,7 +87,7 @@ pub trait Tuner: Send + std::fmt::Debug {
 /// The name, the arguments and the goals of a tuner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TunerSpec {
-    /// NNI's name, in its canonical spelling.
+    /// The canonical name: NNI's, if NNI has the algorithm.
     pub name: String,
     /// NNI's `classArgs`.
     pub class_args: Map<String, Value>,
@@ -99,7 +99,7 @@ pub struct TunerSpec {
 
 /// A built-in tuner.
 struct BuiltInTuner {
-    /// NNI's name.
+    /// The canonical name.
     name: &'static str,
     /// NNI's other name for the tuner, if any.
     alias: Option<&'static str>,

@@ -418,7 +418,7 @@ impl RemoteState {
         }
         let mut message = None;
         if exit_code == Some(AGENT_ERROR_CODE) {
-            let why = format!("the agent could not start there (code {AGENT_ERROR_CODE})");
+            let why = format!("the agent failed there (code {AGENT_ERROR_CODE})");
             message = Some(format!("{}: {why}", self.machines[number].name));
             self.pause_machine(number, &why);
         } else {

@@ -150,7 +150,7 @@ impl ExperimentDir {
         self.authority().join("ca.pem")
     }
 
-    /// Returns the path of the trials' code as of its first download.
+    /// Returns the path of the trials' code as of the experiment's first start.
     pub fn code_archive(&self) -> PathBuf {
         self.0.join("code.tar.gz")
     }
@@ -204,7 +204,7 @@ impl ExperimentDir {
         TrialDir(self.0.join(trial.as_str()))
     }
 
-    /// Returns the trials that have a folder.
+    /// Returns the entries whose name is the id of a trial.
     pub fn trials(&self) -> Vec<TrialJobId> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -9,7 +9,7 @@ from trialkeeper.errors import ConfigurationError
 
 __all__ = ["ForeignNames", "check_words", "counterpart"]
 
-#: The field for each word. ``manager/src/config/foreign.rs`` has the same list for experiment files.
+#: The field for each word. ``manager/src/config/foreign.rs`` has a similar list for experiment files.
 _FIELD_ALIASES = {
     "max_trials": "max_trial_number",
     "n_trials": "max_trial_number",

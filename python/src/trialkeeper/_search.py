@@ -183,7 +183,7 @@ def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
         origin = {"directory": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path]}
         (folder / "origin.json").write_text(json.dumps(origin), encoding="utf-8")
         return
-    without = shutil.ignore_patterns("__pycache__", "nni", "service.py", "slurm.py")
+    without = shutil.ignore_patterns("__pycache__", "nni", "service.py", "slurm.py", "openpai.py")
     shutil.copytree(_PACKAGE, folder / "trialkeeper", ignore=without)
     if pickler is not pickle:
         shutil.copytree(Path(pickler.__file__).parent, folder / "cloudpickle", ignore=without)

@@ -377,6 +377,7 @@ class TrainingService:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
         watcher = threading.Thread(target=self._watch, daemon=True)
+        message = None
         with ThreadPoolExecutor(max_workers=_IN_FLIGHT) as pool:
             for line in sys.stdin.buffer:
                 message = self._read(line)

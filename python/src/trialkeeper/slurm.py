@@ -37,8 +37,8 @@ from trialkeeper.service import (
 __all__ = ["Slurm", "agent_grace", "free_jobs", "job_state", "read_jobs"]
 
 _COMMAND_SECONDS = 60.0
-_AGENT_SECONDS = 27
-"""The time that the agent needs to exit: 20 s for the trial, 2 s for its output, 5 s for delivery."""
+_RECOMMENDED_KILL_WAIT = 30
+"""Slurm's default, which gives the trial its usual time."""
 _GRACE_SECONDS = 20
 """The agent's own time limit for the trial."""
 _AFTER_TRIAL_SECONDS = 8
@@ -217,12 +217,12 @@ class Slurm(TrainingService):
                 Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
             )
         kill_wait = self.kill_wait()
-        if kill_wait is not None and kill_wait < _AGENT_SECONDS:
+        grace = agent_grace(kill_wait)
+        if grace is not None:
             message = (
-                f"KillWait is {kill_wait} s: after a time limit or a preemption, a trial has only "
-                f"{agent_grace(kill_wait) or _GRACE_SECONDS} s to end"
+                f"KillWait is {kill_wait} s: after a time limit or a preemption, a trial has only {grace} s to end"
             )
-            problems.append(Problem(message, level="warning", advice=f"ask for KillWait={_AGENT_SECONDS + 3}"))
+            problems.append(Problem(message, level="warning", advice=f"ask for KillWait={_RECOMMENDED_KILL_WAIT}"))
         return problems
 
     def _grace(self) -> Optional[int]:

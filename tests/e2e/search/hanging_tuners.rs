@@ -108,7 +108,7 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let gates = create_gates(&bed);
     let running = start_search(&bed, &gates, "10s");
     let report = wait_for_trouble(&running, "has not proposed anything for 5 s");
-    assert!(report.contains("after 10 s without a message (`tunerPatience`)"), "{report}");
+    assert!(report.contains("if it has not sent a message for 10 s (`tunerPatience`)"), "{report}");
     assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
     assert!(running.stderr().contains(&report), "{}", running.stderr());
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");

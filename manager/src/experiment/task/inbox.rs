@@ -1,6 +1,6 @@
 //! The events for an experiment's task: reports and commands. The inbox makes no decisions about them, except while the
-//! task waits for a disk. Senders must not wait for the disk too: the inbox then merges heartbeats, keeps reports,
-//! refuses commands with the reason. A request to end the manager ends the wait.
+//! task waits for a disk. Senders must not wait for the disk too: the inbox then merges heartbeats, keeps reports
+//! and refuses commands with the reason. A request to end the manager ends the wait.
 //!
 //! A decision of the experiment must be recorded before it takes effect. While the disk is full or fails, the task
 //! therefore pauses and tries again. The intake refuses reports that cannot be stored, and their agents keep them.
