@@ -1,16 +1,15 @@
 //! The HTTP client of the agent.
 //!
 //! Unless the pod's setup needs it, it is built only when there are reports to deliver, because building it would delay
-//! the trial's start. It needs no files of the image in
-//! which it runs. Certificates are compiled in, so HTTPS works in an image without a CA store, and the C library
-//! resolves names. The shipped program is linked with musl, whose resolver is static and supports `search` and `ndots`.
+//! the trial's start. It needs no files of the image in which it runs. Certificates are compiled in, so HTTPS works in an
+//! image without a CA store, and the C library resolves names. The shipped program is linked with musl, whose resolver is static and supports `search` and `ndots`.
 //! glibc's resolver would load modules of the image into the process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, Response};
+use reqwest::{Client, ClientBuilder, Response};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
@@ -45,16 +44,35 @@ pub enum Error {
 
 /// Builds a client. With `ca_file`, it trusts only the certificates in that file.
 pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
-    let Some(path) = ca_file else {
-        let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
-        return build_with_roots(RootCertStore { roots }, None);
-    };
-    let pem = std::fs::read(path).map_err(|error| ca_file_error(path, pem::Error::Io(error)))?;
-    build_trusting(path, &pem)
+    Ok(builder(read_roots(ca_file)?)?.build()?)
+}
+
+/// Builds a client like [`build`] for requests with a long time limit, such as a download. It gives up if nothing
+/// arrives for [`ANSWER_TIMEOUT`], because the manager's machine may have gone without closing the connection.
+pub fn build_for_downloads(ca_file: Option<&Path>) -> Result<Client, Error> {
+    Ok(builder(read_roots(ca_file)?)?.read_timeout(ANSWER_TIMEOUT).build()?)
 }
 
 /// Builds a client that trusts `pem`, a content of `ca_file` that was read earlier.
 pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
+    Ok(builder(parse_roots(ca_file, pem)?)?.build()?)
+}
+
+/// Builds a client that connects to a Unix socket, regardless of the host in a URL. It trusts no certificate and needs
+/// none.
+pub fn build_on_socket(socket: &Path) -> Result<Client, Error> {
+    Ok(builder(RootCertStore::empty())?.unix_socket(socket).build()?)
+}
+
+fn read_roots(ca_file: Option<&Path>) -> Result<RootCertStore, Error> {
+    let Some(path) = ca_file else {
+        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+    };
+    let pem = std::fs::read(path).map_err(|error| ca_file_error(path, pem::Error::Io(error)))?;
+    parse_roots(path, &pem)
+}
+
+fn parse_roots(ca_file: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         store.add(certificate.map_err(|error| ca_file_error(ca_file, error))?)?;
@@ -62,13 +80,7 @@ pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     if store.is_empty() {
         return Err(ca_file_error(ca_file, pem::Error::NoItemsFound));
     }
-    build_with_roots(store, None)
-}
-
-/// Builds a client that connects to a Unix socket, regardless of the host in a URL. It trusts no certificate and needs
-/// none.
-pub fn build_on_socket(socket: &Path) -> Result<Client, Error> {
-    build_with_roots(RootCertStore::empty(), Some(socket))
+    Ok(store)
 }
 
 /// Reads an answer to its end. Returns `None` if it is longer than `most` bytes.
@@ -90,27 +102,22 @@ fn ca_file_error(path: &Path, source: pem::Error) -> Error {
     Error::CaFile { path: path.to_owned(), source }
 }
 
-fn build_with_roots(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error> {
+fn builder(roots: RootCertStore) -> Result<ClientBuilder, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let mut client = Client::builder()
+    let builder = Client::builder()
         .tls_backend_preconfigured(tls)
         // A proxy variable in an image is meant for the image's own downloads. The manager is on the cluster's network
         // or on this machine.
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
-        // Also limits a request with a longer timeout, such as a download, if the manager's machine has gone.
-        .read_timeout(ANSWER_TIMEOUT)
         .tcp_nodelay(true)
         // Closes a second connection that was needed only once.
         .pool_idle_timeout(IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
-    if let Some(socket) = socket {
-        client = client.unix_socket(socket);
-    }
-    Ok(client.build()?)
+    Ok(builder)
 }

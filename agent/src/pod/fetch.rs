@@ -96,7 +96,7 @@ impl ManagerClient {
         ca_file: Option<&Path>,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let client = client::build(ca_file)?;
+        let client = client::build_for_downloads(ca_file)?;
         let began = Instant::now();
         Ok(Self { address, token_file, client, began, deadline: began + timeout })
     }

@@ -181,10 +181,34 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
     use trial_protocol::{ExperimentId, Report, ReportBody, TrialJobId};
 
     use super::*;
+    use crate::http::client;
     use crate::spool::Dialect;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_manager_has_the_full_time_after_an_open_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let open = Duration::from_secs(20);
+        let answer = async {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            assert!(connection.read(&mut request).await.unwrap() > 0);
+            tokio::time::sleep(open + ANSWER_TIMEOUT / 2).await;
+            let ack = serde_json::json!({"offer": offer()}).to_string();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", ack.len());
+            connection.write_all(format!("{head}{ack}").as_bytes()).await.unwrap();
+        };
+        let client = client::build(None).unwrap();
+        let attempt = AttemptId::new("trial-1").unwrap();
+        let request = post_deferred(&client, &base, None, &attempt, Body::from("{}"), open);
+        let (ack, ()) = tokio::join!(request, answer);
+        assert_eq!(ack.unwrap().through, None);
+    }
 
     #[test]
     fn a_body_is_the_batch_that_the_protocol_describes() {
