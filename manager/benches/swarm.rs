@@ -13,6 +13,7 @@
 #[path = "ingest/server.rs"]
 mod server;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use server::{EXPERIMENT_ID, Server, read_answer, trial_id};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use trial_manager::token::Secret;
 use trial_manager::util::clock::{Clock as _, SystemClock};
@@ -28,6 +29,8 @@ use trial_protocol::ExperimentId;
 
 /// The time between two heartbeats of an agent.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of agents with one address.
+const AGENTS_PER_NODE: u64 = 2_000;
 /// A sample from an agent, of a trial with three processes and a control group.
 const SAMPLE_BODY: &str = r#"{"kind":"sample","process":{"count":3,"cpu_percent":97.5,"memory_bytes":1932735283,"read_bytes":1048576,"written_bytes":524288},"cgroup":{"memory_current_bytes":1992735283,"memory_max_bytes":8589934592,"cpu_throttled_us":0}}"#;
 
@@ -97,6 +100,12 @@ async fn measure(agents: u64, time: Duration) {
     server.stop();
 }
 
+/// Returns the address of an agent's node. The manager limits the connections from one address.
+fn node_address(agent: u64) -> IpAddr {
+    let node = u8::try_from(agent / AGENTS_PER_NODE).expect("there are fewer than 250 nodes");
+    Ipv4Addr::new(127, 0, node + 1, 1).into()
+}
+
 /// Runs an agent until the end of the measurement. Counts its requests, the slow answers and the very slow answers.
 async fn run_agent(
     number: u64,
@@ -107,7 +116,9 @@ async fn run_agent(
     counts: Arc<[AtomicU64; 3]>,
 ) {
     sleep_until(first).await;
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((node_address(number), 0).into()).unwrap();
+    let mut stream = socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut beats = interval_at(first, HEARTBEAT_INTERVAL);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
