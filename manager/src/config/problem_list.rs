@@ -290,8 +290,9 @@ fn repair_field(document: &mut Value, problem: &Problem) -> Option<()> {
         }
         return Some(());
     }
-    let is_kind = KIND_FIELDS.contains(&path) || path.ends_with(".platform");
-    if is_kind || ["ommand", "ommands"].iter().any(|end| path.ends_with(end)) {
+    let is_kind = KIND_FIELDS.contains(&path) || name == "platform";
+    // A suggestion for a command names a placeholder in it.
+    if is_kind || ["command", "commands", "trialCommand"].contains(&name) {
         return None;
     }
     if let (Some(word), Some(value)) = (suggested_name(problem), follow_path(document, path))
@@ -365,8 +366,8 @@ fn repair_part(document: &mut Value, section: &str) -> bool {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&SPACE_FIELDS, Some(("searchSpace", space)))
         }
-        // A program accepts any search space, so the repair causes no problem of the space.
-        // A program supports only one objective without constraints.
+        // A program accepts any search space, so the repair causes no problem of the space. It supports only one
+        // objective without constraints.
         "tuner" | "advisor" => (
             &["tuner", "advisor", "objectives", "constraints"],
             Some(("tuner", json!({"command": ["true"]}))),

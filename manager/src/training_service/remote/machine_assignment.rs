@@ -1,5 +1,5 @@
-//! The assignment of trials to machines, the waiting trials, and the requests to each machine. It decides without I/O;
-//! requests go to the sessions of the machines through channels.
+//! PURE: the assignment of trials to machines, the waiting trials, and the requests to each machine. It passes requests
+//! to the machines' sessions through channels, which does not block.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
