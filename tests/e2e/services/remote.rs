@@ -230,14 +230,15 @@ fn a_machine_with_a_changed_host_key_is_not_used() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    gate.release(2);
     let both = [machines.add("changed"), machines.add("same")];
     machines.replace_host_key("changed");
-    let done = search(&bed, &both, 2).run(&bed);
+    let running = search(&bed, &both, 2).start(&bed);
+    running.wait_for_stderr("Host key verification failed");
+    gate.release(2);
+    let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_complete_output(&bed, &done, 2);
     let elsewhere = wait_for_starts(&bed, 2).iter().all(|line| line.starts_with("same "));
     assert!(elsewhere, "{}", bed.read("started"));
-    assert!(done.stderr.contains("Host key verification failed"), "{}", done.stderr);
 }
 
 #[test]

@@ -114,11 +114,11 @@ fn a_machine_with_a_full_disk_is_named_and_not_used() {
     let disk = SmallDisk::mount(&bed.path("a"), "size=1m");
     let machines = [network.add("a"), network.add("b")];
     let gate = Gate::new(&bed.path("b.gate"));
-    gate.release(2);
     let running = start_search(&bed, &network, &search(&bed, &machines, 2, "1m"));
+    running.wait_for_stderr("No space left on device");
+    gate.release(2);
     let done = Outcome::parse(running.finish(WAIT_TIMEOUT));
     expect_last_output(&done, 2);
-    assert!(done.stderr.contains("No space left on device"), "{}", done.stderr);
     assert!(bed.read("started").lines().all(|line| line.starts_with("b ")));
     drop(disk);
 }
