@@ -187,7 +187,7 @@ pub enum AdviserEvent {
     /// The program can propose again after [`Proposal::Wait`].
     Ready,
     /// A request to stop a hopeless trial.
-    Kill {
+    StopTrial {
         /// The trial.
         trial: TrialJobId,
         /// The reason, if the program gives one.

@@ -121,7 +121,7 @@ impl Conversation for AskAndTell {
             Line::Wait { id } => Self::answer_step(id, Proposal::Wait, history),
             Line::Exhausted { id } => Self::answer_step(id, Proposal::Exhausted, history),
             Line::Stop { trial, reason } => Ok(ConversationStep {
-                events: vec![AdviserEvent::Kill { trial, reason }],
+                events: vec![AdviserEvent::StopTrial { trial, reason }],
                 ..ConversationStep::default()
             }),
             Line::Log { message } => {

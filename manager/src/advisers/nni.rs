@@ -348,7 +348,7 @@ impl Conversation for NniConversation {
                     format!("a request to stop a trial without its id ({error})")
                 })?;
                 let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
-                let events = vec![AdviserEvent::Kill { trial, reason: None }];
+                let events = vec![AdviserEvent::StopTrial { trial, reason: None }];
                 Ok(ConversationStep { events, ..ConversationStep::default() })
             }
             "_done_" => {

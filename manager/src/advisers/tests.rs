@@ -132,7 +132,12 @@ fn recorded_dispatchers_are_understood() {
                     assert_eq!(proposed, content["parameters"].as_object().unwrap());
                 }
                 "NO" => assert!(!history.refused_requests.is_empty(), "{frame}"),
-                "KI" => assert!(matches!(reply.events[..], [AdviserEvent::Kill { .. }]), "{frame}"),
+                "KI" => {
+                    assert!(
+                        matches!(reply.events[..], [AdviserEvent::StopTrial { .. }]),
+                        "{frame}"
+                    );
+                }
                 "ID" => assert!(reply.ready),
                 "_bye_" => assert_eq!(reply, ConversationStep::default()),
                 other => panic!("a recording contains {other}"),
@@ -383,7 +388,7 @@ fn ask_and_tell_messages_equal_the_documented_ones() {
         (r#"{"type": "wait", "id": 1}"#, Ok(AdviserEvent::Proposed { id: 1, proposal: Proposal::Wait })),
         (r#"{"type": "exhausted", "id": 1}"#,                  Err("which was not requested")),
         (r#"{"type": "stop", "trial": "aaaaa", "reason": "bad"}"#,
-            Ok(AdviserEvent::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
+            Ok(AdviserEvent::StopTrial { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
     ];
     for (line, expected) in table {
         match (conversation.handle_message(line, &mut history), expected) {

@@ -65,7 +65,7 @@ pub(super) async fn try_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(
             AdviserEvent::Trouble(Some(problem)) | AdviserEvent::Lost { message: problem } => {
                 break Err(problem);
             }
-            AdviserEvent::Trouble(None) | AdviserEvent::Ready | AdviserEvent::Kill { .. } => {}
+            AdviserEvent::Trouble(None) | AdviserEvent::Ready | AdviserEvent::StopTrial { .. } => {}
         }
     };
     tuner.close().await;

@@ -358,7 +358,7 @@ impl ExperimentTask {
                 Some(state::Event::Proposed { parameter_id: id, proposal, trial })
             }
             AdviserEvent::Ready => Some(state::Event::TunerReady),
-            AdviserEvent::Kill { trial, reason } => {
+            AdviserEvent::StopTrial { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
                     format!("stopped early by {}", self.advisers.external_assessor_name())
                 });

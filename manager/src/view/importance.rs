@@ -26,8 +26,8 @@ const BEST_SHARE: f64 = 0.1;
 /// The maximum number of places of a numeric parameter's grid.
 const GRID_STEPS: usize = 50;
 
-/// The minimum number of results.
-const MIN_RESULTS: usize = 8;
+/// The minimum number of results for an importance.
+pub const MIN_RESULTS: usize = 8;
 
 /// The minimum of a density, so that the quotient of two densities exists.
 const MIN_DENSITY: f64 = 1e-12;

@@ -30,7 +30,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use super::super::{Error, Shared};
 use super::local_user::is_of_own_user;
 pub(in crate::api) use super::request_origin::{
-    basic_password, bearer_token, has_local_host, is_from_browser, is_from_portal, refuse_browsers,
+    basic_password, bearer_token, has_local_host, is_from_browser, is_not_cross_site,
+    refuse_browsers,
 };
 use super::session::{SESSION_LIFETIME, Sessions};
 use crate::token::{Secret, UserToken};
@@ -146,7 +147,7 @@ impl Authenticator {
         headers: &HeaderMap,
     ) -> Result<User, Error> {
         let reads = matches!(*method, Method::GET | Method::HEAD);
-        if !reads && !is_from_portal(headers) {
+        if !reads && !is_not_cross_site(headers) {
             let detail =
                 "a page of another site requested this change; only the portal's own pages may";
             return Err(Error::Forbidden(detail.to_owned()));

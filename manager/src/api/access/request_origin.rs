@@ -45,7 +45,7 @@ pub(in crate::api) async fn refuse_browsers(request: Request, next: Next) -> Res
 
 /// Returns whether a request was not made by another site's page. A browser reports the origin of a change, and no
 /// page can forge it. Programs report none.
-pub(in crate::api) fn is_from_portal(headers: &HeaderMap) -> bool {
+pub(in crate::api) fn is_not_cross_site(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }

@@ -8,7 +8,7 @@ use super::display;
 use crate::job_state::JobState;
 use crate::search::class_args::parse_direction;
 use crate::view::curve::{Improvement, improvements};
-use crate::view::importance::{IMPORTANCE_METHOD, Importance};
+use crate::view::importance::{IMPORTANCE_METHOD, Importance, MIN_RESULTS};
 use crate::view::pareto::value_of;
 use crate::view::space::ParameterAxis;
 use crate::view::{ExperimentView, Snapshot, TrialSummary};
@@ -103,12 +103,23 @@ fn improvement_table(improvements: &[Improvement]) -> Markup {
     }
 }
 
+/// Renders the meaning of an importance, or the reason why there is none.
+pub(super) fn importance_hint(importance: &[Importance]) -> Markup {
+    html! {
+        p.hint {
+            @if importance.is_empty() {
+                "Shown as soon as " (MIN_RESULTS) " trials have different results."
+            } @else {
+                "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (IMPORTANCE_METHOD) ". All shares add up to 100 %."
+            }
+        }
+    }
+}
+
 fn importance_table(importance: &[Importance]) -> Markup {
     html! {
-        @if importance.is_empty() {
-            p.hint { "Shown as soon as eight trials have different results." }
-        } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (IMPORTANCE_METHOD) ". All shares add up to 100 %." }
+        (importance_hint(importance))
+        @if !importance.is_empty() {
             table {
                 tbody {
                     @for one in importance {

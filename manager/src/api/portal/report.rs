@@ -13,11 +13,12 @@ use super::super::user::{
 use super::super::{Error, Shared};
 use super::display;
 use super::figures::{Axis, Curve, Figure, MarkShape, Marks};
+use super::goal_tables::importance_hint;
 use super::overview::result_name;
 use super::page::{PageRefusal, Viewer};
 use crate::job_state::JobState;
 use crate::view::curve::points_of;
-use crate::view::importance::{IMPORTANCE_METHOD, Importance};
+use crate::view::importance::Importance;
 use crate::view::pareto::value_of;
 use crate::view::space::ParameterAxis;
 use crate::view::state_names::EXTERNAL_ENDS;
@@ -392,10 +393,8 @@ fn code_section(view: &ExperimentView) -> Markup {
 /// Renders the importance of the parameters as bars.
 fn importance_bars(importance: &[Importance]) -> Markup {
     html! {
-        @if importance.is_empty() {
-            p.hint { "Known as soon as eight trials have different results." }
-        } @else {
-            p.hint { "Each parameter's share in deciding whether a trial is among the best tenth. Method: " (IMPORTANCE_METHOD) ". All shares add up to 100 %." }
+        (importance_hint(importance))
+        @if !importance.is_empty() {
             table.bars {
                 tbody {
                     @for one in importance {
