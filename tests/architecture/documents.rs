@@ -51,6 +51,29 @@ fn tests_named_in_the_documentation_exist() {
     assert!(missing.is_empty(), "docs/faults.md names tests that do not exist: {missing:#?}");
 }
 
+#[test]
+fn every_file_of_the_data_directory_is_documented() {
+    let layout = read(&workspace_root().join("manager/src/util/layout.rs"));
+    let code = layout.split("#[cfg(test)]").next().unwrap();
+    let names: Vec<&str> = ["self.0.join(\"", "name_of_part(\""]
+        .iter()
+        .flat_map(|call| code.split(call).skip(1))
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert!(names.len() > 25, "{names:?}");
+    let page = read(&workspace_root().join("docs/operations.md"));
+    let section = page.split("\n## ").find(|part| part.starts_with("The data directory")).unwrap();
+    let documented = quoted_words(section);
+    let is_documented = |name: &&str| {
+        documented.iter().any(|word| {
+            let rest = word.strip_prefix(*name);
+            rest.is_some_and(|rest| ["", "/", ".json"].contains(&rest))
+        })
+    };
+    let missing: Vec<_> = names.iter().filter(|name| !is_documented(name)).collect();
+    assert!(missing.is_empty(), "docs/operations.md lacks {missing:?}");
+}
+
 /// Returns the texts in backquotes.
 fn quoted_words(page: &str) -> Vec<&str> {
     let prose: Vec<&str> = page.split("```").step_by(2).collect();
