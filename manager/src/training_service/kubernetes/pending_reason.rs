@@ -126,10 +126,12 @@ pub struct PodRefusal {
     pub is_denied: bool,
 }
 
-/// The reasons of events about a workload whose controller could not create a pod, or the object that creates it.
-const REFUSAL_REASONS: [&str; 5] = [
+/// The reasons of events about a workload whose controller could not create a pod, the pod's Service, or the object that
+/// creates the pod.
+const REFUSAL_REASONS: [&str; 6] = [
     "FailedCreate",
     "FailedCreatePod",
+    "FailedCreateService",
     "JobCreationFailed",
     "HeadlessServiceCreationFailed",
     "TrainJobResourcesCreationFailed",
@@ -335,6 +337,9 @@ mod tests {
             assert!(!of_first.unwrap().is_denied, "{case}");
         }
         assert_eq!(newest_pod_refusal(&recorded_events("tfjob/exit1")), None);
+        // The training operator creates no pod before its Service.
+        let service = json!({"reason": "FailedCreateService", "message": "services \"t-worker-0\" is forbidden"});
+        assert!(newest_pod_refusal(&[service]).is_some());
     }
 
     #[test]

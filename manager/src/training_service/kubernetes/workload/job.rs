@@ -173,6 +173,15 @@ pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
     })
 }
 
+/// The labels that Kubernetes generates for the pods of a Job. The template of an exported Job contains those of that
+/// Job, which the API server refuses for another.
+const GENERATED_LABELS: [&str; 4] = [
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+];
+
 /// Returns the pod template of the role at `position` among the trial's roles.
 pub(super) fn pod_template(
     settings: &WorkloadSettings,
@@ -186,6 +195,9 @@ pub(super) fn pod_template(
         template.pointer(&format!("/spec/taskRoles/{position}/task/pod")).cloned()
     });
     let mut template = own.unwrap_or_else(|| json!({}));
+    if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
+        labels.retain(|name, _| !GENERATED_LABELS.contains(&name.as_str()));
+    }
     pod::protect_from_controllers(&mut template["metadata"]);
     merge(&mut template["metadata"]["labels"], attempt_labels(&settings.experiment, job));
     pod::complete_pod(&mut template["spec"], settings, job, role, position);

@@ -358,6 +358,25 @@ fn the_agent_may_be_mounted_from_its_image() {
     assert_eq!(container["command"][0], program);
 }
 
+#[test]
+fn the_generated_labels_of_another_job_are_left_out() {
+    let mut settings =
+        workload_settings(&json!({"platform": "kubernetes", "dockerImage": "python:3.12"}));
+    let labels = json!({
+        "team": "vision", "controller-uid": "1", "job-name": "other",
+        "batch.kubernetes.io/controller-uid": "1", "batch.kubernetes.io/job-name": "other",
+    });
+    let pod = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "trial"}]}});
+    settings.spec.template = Some(json!({"spec": {"taskRoles": [{"task": {"pod": pod}}]}}));
+    let made = job_manifest(&settings, &job());
+    let labels = &made["spec"]["template"]["metadata"]["labels"];
+    let left: Vec<&str> = labels.as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(
+        left.contains(&"team") && !left.iter().any(|name| GENERATED_LABELS.contains(name)),
+        "{left:?}"
+    );
+}
+
 proptest! {
     #[test]
     fn random_statuses_never_panic(kind in "[A-Za-z]{0,10}", status in "True|False|[a-z]{0,4}", number in any::<i64>()) {
