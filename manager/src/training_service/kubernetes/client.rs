@@ -4,6 +4,8 @@
 mod access;
 mod error;
 mod expiry;
+mod kubeconfig;
+mod proxy;
 mod retry;
 mod transport;
 mod watch;

@@ -4,7 +4,7 @@ use serde_json::json;
 use trialkeeper_tests::kube::{Behavior, Kube, TlsProxy};
 use trialkeeper_tests::{Gate, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
 
-use super::{TRIAL, run_command, search};
+use super::{TRIAL, framework_section, run_command, search};
 
 #[test]
 fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
@@ -93,6 +93,59 @@ fn a_token_renewed_in_the_kubeconfig_is_used() {
     kube.write_kubeconfig(&bed.path("kubeconfig"));
     gate.release(3);
     Outcome::parse(manager.finish(WAIT_TIMEOUT)).expect_done(3, 0);
+}
+
+#[test]
+fn a_program_returns_the_token_or_its_error_is_shown() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+    let search = search(&bed, &kube, TRIAL, 1).write(&bed);
+    let direct = bed.read("kubeconfig");
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+        "status": {"token": "scripted"},
+    });
+    let table = [
+        (format!("echo '{credential}'"), "ok    place"),
+        (
+            "echo 'the login has ended' >&2; exit 3".to_owned(),
+            "failed (exit status: 3): the login has ended",
+        ),
+    ];
+    for (script, expected) in table {
+        // The program gets no terminal, because `doctor` has none.
+        let script = format!("#!/bin/sh\ngrep -q . && exit 1\n{script}\n");
+        let program = bed.write_script("login", &script).display().to_string();
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": program});
+        let changed = direct.replace("token: scripted", &format!("exec: {exec}"));
+        assert_ne!(changed, direct);
+        bed.write("kubeconfig", &changed);
+        let mut doctor = bed.manager_command();
+        let finished = bed.start(doctor.arg("doctor").arg(&search)).finish(WAIT_TIMEOUT);
+        let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
+        assert!(whole.contains(expected), "{whole}");
+    }
+}
+
+#[test]
+fn a_missing_file_of_kubeconfig_is_ignored() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Behavior::Processes);
+    let section = framework_section(&bed, &json!({"kubeconfig": null}));
+    let search = search(&bed, &kube, TRIAL, 1).with("trainingService", section).write(&bed);
+    let (missing, present) = (bed.path("missing"), bed.path("kubeconfig"));
+    let both = std::env::join_paths([&missing, &present]).unwrap();
+    let table = [
+        (both, "ok    place"),
+        (missing.into_os_string(), "missing) cannot be used: no file there has a context"),
+    ];
+    for (files, expected) in table {
+        let mut doctor = bed.manager_command();
+        doctor.arg("doctor").arg(&search).env("KUBECONFIG", files);
+        let finished = bed.start(&mut doctor).finish(WAIT_TIMEOUT);
+        let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
+        assert!(whole.contains(expected), "{whole}");
+    }
 }
 
 #[test]

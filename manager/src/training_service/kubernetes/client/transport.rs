@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::client::Body;
-use kube::config::Config;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::Service;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{Access, Error, access, error};
 
@@ -45,14 +44,13 @@ impl Transport {
     /// Prepares the transport, without sending a request.
     pub(super) async fn open(access: &Access) -> Result<Self, Error> {
         let access = Access { context: access::chosen_context(access), ..access.clone() };
-        let (config, expired) = load_config(&access).await?;
-        if let Some(expired) = expired {
-            return Err(expired);
+        let connection = connect(access.clone()).await?;
+        let Connection { client, server, namespace, has_fixed_token } = connection;
+        if has_fixed_token {
+            warn!(
+                "the manager cannot renew the token of the kubeconfig's `auth-provider: oidc`; use a program that renews it (`users: exec`), such as kubelogin"
+            );
         }
-        let (server, namespace) =
-            (config.cluster_url.to_string(), config.default_namespace.clone());
-        let client =
-            Client::try_from(config).map_err(|source| error::from_kube(&server, source))?;
         let now = Instant::now();
         let state = State { client, read_at: now, paused_until: now };
         let (access, state) = (Arc::new(access), Arc::new(Mutex::new(state)));
@@ -105,18 +103,13 @@ impl Transport {
         if !due {
             return;
         }
-        match load_config(&self.access).await {
-            Ok((config, _)) if config.cluster_url.to_string() == self.server => {
-                match Client::try_from(config) {
-                    Ok(client) => {
-                        info!(
-                            "the cluster at {} rejected the credentials; the kubeconfig is read again",
-                            self.server
-                        );
-                        self.state().client = client;
-                    }
-                    Err(problem) => debug!("{}", error::from_kube(&self.server, problem)),
-                }
+        match connect(Access::clone(&self.access)).await {
+            Ok(connection) if connection.server == self.server => {
+                info!(
+                    "the cluster at {} rejected the credentials; the kubeconfig is read again",
+                    self.server
+                );
+                self.state().client = connection.client;
             }
             Ok(_) => debug!("the kubeconfig names another cluster now"),
             Err(problem) => debug!("{problem}"),
@@ -138,17 +131,35 @@ impl Service<Request> for Transport {
     }
 }
 
-async fn load_config(access: &Access) -> Result<(Config, Option<Error>), Error> {
-    let (mut config, expired) = access::load_config(access).await?;
-    // The manager's own retries replace those of the library. They depend on the caller, report the reason, and last
-    // no longer than a request may.
-    config.default_retry = false;
-    config.connect_timeout = Some(super::CONNECT_TIMEOUT);
-    if config.accept_invalid_certs && config.root_cert.is_none() {
-        // Without verification the certificate authorities of this machine are not needed, and it may have none.
-        config.root_cert = Some(Vec::new());
-    }
-    Ok((config, expired))
+/// A client with the names from the kubeconfig.
+struct Connection {
+    client: Client,
+    server: String,
+    namespace: String,
+    has_fixed_token: bool,
+}
+
+/// Reads the credentials and prepares a client. This runs on a thread of its own, because a program that the kubeconfig
+/// names may take seconds to return credentials.
+async fn connect(access: Access) -> Result<Connection, Error> {
+    let connection = tokio::task::spawn_blocking(move || {
+        let mut config = access::load_config(&access)?;
+        // The manager's own retries replace those of the library. They depend on the caller, report the reason, and
+        // last no longer than a request may.
+        config.default_retry = false;
+        config.connect_timeout = Some(super::CONNECT_TIMEOUT);
+        if config.accept_invalid_certs && config.root_cert.is_none() {
+            // Without verification the certificate authorities of this machine are not needed, and it may have none.
+            config.root_cert = Some(Vec::new());
+        }
+        let has_fixed_token = access::has_fixed_token(&config);
+        let (server, namespace) =
+            (config.cluster_url.to_string(), config.default_namespace.clone());
+        let client =
+            Client::try_from(config).map_err(|source| error::from_kube(&server, source))?;
+        Ok(Connection { client, server, namespace, has_fixed_token })
+    });
+    connection.await.expect("the thread does not panic, and nothing cancels it")
 }
 
 /// Returns the time for which an overloaded server asks for no requests.
