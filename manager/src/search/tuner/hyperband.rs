@@ -37,6 +37,17 @@ pub(super) struct Hyperband {
     brackets: Vec<Bracket>,
     /// The model that suggests new points. `None` if they are random.
     model: Option<Model>,
+    /// The results from elsewhere, for the model. A bracket contains only its own trials.
+    imported: Vec<ImportedResult>,
+}
+
+/// A result from elsewhere.
+#[derive(Debug)]
+struct ImportedResult {
+    /// The parameters without the budget.
+    parameters: Parameters,
+    budget: u64,
+    end: TrialProgress,
 }
 
 /// A bracket: rounds with a rising budget.
@@ -134,7 +145,7 @@ impl Hyperband {
     ) -> Result<Self, Error> {
         let model = Model::from_arguments(arguments, space)?;
         let least = arguments.integer("min_budget", 1..=MAX_BUDGET)?.unwrap_or(1);
-        let largest = arguments.integer("max_budget", 1..=MAX_BUDGET)?.unwrap_or(27);
+        let largest = arguments.integer("max_budget", 1..=MAX_BUDGET)?.unwrap_or(3);
         if least > largest {
             let problem = format!("is {least}, more than `max_budget`, {largest}");
             return arguments.fault("min_budget", problem);
@@ -157,8 +168,18 @@ impl Hyperband {
                 "the tuner sets this parameter; remove it from the search space".to_owned();
             return Err(Error { path, problem });
         }
-        let (space, brackets) = (space.clone(), Vec::new());
-        Ok(Self { space, seed, direction, largest, least, eta, serial, brackets, model: None })
+        Ok(Self {
+            space: space.clone(),
+            seed,
+            direction,
+            largest,
+            least,
+            eta,
+            serial,
+            brackets: Vec::new(),
+            model: None,
+            imported: Vec::new(),
+        })
     }
 
     /// Returns the plan of the next bracket. The first bracket has the most rounds, each further bracket one less,
@@ -195,10 +216,11 @@ impl Hyperband {
         }
     }
 
-    /// Returns whether parameters were proposed, with any budget.
+    /// Returns whether parameters were proposed or imported, with any budget.
     fn has_tried(&self, parameters: &Parameters) -> bool {
         let mut rounds = self.brackets.iter().flat_map(|bracket| &bracket.rounds);
         rounds.any(|members| members.iter().any(|member| member.parameters == *parameters))
+            || self.imported.iter().any(|result| result.parameters == *parameters)
     }
 
     /// Returns the place of a proposal: its bracket and its round.
@@ -285,8 +307,20 @@ impl Tuner for Hyperband {
         }
     }
 
-    /// Ignores the results, because a bracket contains only its own trials. NNI also ignores imported results.
-    fn import(&mut self, _samples: &[Sample]) {}
+    /// Adds results for the model. Without a budget, a result has the largest one, as in NNI. Without a model, results
+    /// have no use, because a bracket contains only its own trials.
+    fn import(&mut self, samples: &[Sample]) {
+        if self.model.is_none() {
+            return;
+        }
+        for Sample { parameters, value } in samples {
+            let mut parameters = parameters.clone();
+            let budget = parameters.shift_remove(TRIAL_BUDGET).and_then(|budget| budget.as_u64());
+            let budget = budget.unwrap_or(self.largest);
+            let end = TrialProgress::new(&Outcome::Result(value.clone()), self.direction);
+            self.imported.push(ImportedResult { parameters, budget, end });
+        }
+    }
 }
 
 #[cfg(test)]

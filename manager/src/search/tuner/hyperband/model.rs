@@ -84,11 +84,21 @@ impl Model {
             let brackets = hyperband.brackets.iter();
             brackets.flat_map(|bracket| bracket.plan.iter().zip(&bracket.rounds))
         };
-        let mut budgets: Vec<u64> = rounds().map(|((_, budget), _)| *budget).collect();
+        let imported = hyperband.imported.iter();
+        let mut budgets: Vec<u64> = rounds()
+            .map(|((_, budget), _)| *budget)
+            .chain(imported.clone().map(|result| result.budget))
+            .collect();
         budgets.sort_unstable_by(|a, b| b.cmp(a));
         budgets.dedup();
         let with = |wanted: u64| {
             let mut trials = Trials::new(Direction::Minimize, &Goals::default());
+            for result in imported.clone().filter(|result| result.budget == wanted) {
+                let found = hyperband.space.locate(&result.parameters).ok().zip(result.end.loss());
+                if let Some((point, loss)) = found {
+                    trials.import(point, &loss.into());
+                }
+            }
             let members = rounds().filter(|((_, budget), _)| *budget == wanted);
             for member in members.flat_map(|(_, members)| members) {
                 let Ok(point) = hyperband.space.locate(&member.parameters) else { continue };
@@ -112,7 +122,7 @@ mod tests {
     use serde_json::{Value, json};
     use trial_protocol::MetricValue;
 
-    use super::super::super::{Proposal, TunerSpec, build};
+    use super::super::super::{Proposal, Sample, TunerSpec, build};
     use super::*;
 
     /// Returns the best loss with the largest budget after a number of trials. A small budget adds an error to the
@@ -152,6 +162,39 @@ mod tests {
         };
         let (model, chance) = (median("BOHB"), median("Hyperband"));
         assert!(model < chance / 2.0, "{model}, by chance {chance}");
+    }
+
+    #[test]
+    fn imported_results_teach_the_model() {
+        let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+        let space = SearchSpace::parse(&space).unwrap();
+        let args = json!({"optimize_mode": "minimize", "random_fraction": 0.0});
+        let spec = TunerSpec::new("BOHB", args.as_object().unwrap().clone()).unwrap();
+        let mean = |budget: Option<u64>| {
+            let mut tuner = build(&spec, &space, 0).unwrap();
+            let samples = (0..40_u32).map(|n| {
+                let x = f64::from(n) / 40.0;
+                let mut parameters = json!({"x": x}).as_object().unwrap().clone();
+                parameters
+                    .extend(budget.map(|budget| {
+                        (super::super::TRIAL_BUDGET.to_owned(), Value::from(budget))
+                    }));
+                Sample {
+                    parameters: parameters.into_iter().collect(),
+                    value: MetricValue::from((x - 0.9).abs()),
+                }
+            });
+            tuner.import(&samples.collect::<Vec<_>>());
+            let found = (0..3).map(|id| match tuner.propose(id) {
+                Proposal::Parameters(parameters) => parameters["x"].as_f64().unwrap(),
+                other @ (Proposal::Wait | Proposal::Exhausted) => panic!("{other:?}"),
+            });
+            found.sum::<f64>() / 3.0
+        };
+        for budget in [None, Some(1), Some(9)] {
+            let mean = mean(budget);
+            assert!((mean - 0.9).abs() < 0.1, "{budget:?}: {mean}");
+        }
     }
 
     #[test]
