@@ -34,15 +34,14 @@ pub(super) struct StartedProgram {
     pub(super) log: (PathBuf, u64),
 }
 
-/// Starts a program. `deaths` is the number of earlier processes that died.
-pub(super) async fn launch(
-    setting: &ProgramSettings,
-    deaths: u32,
-) -> Result<StartedProgram, String> {
+/// Starts a program.
+pub(super) async fn launch(setting: &ProgramSettings) -> Result<StartedProgram, String> {
     let in_dir = |error: io::Error| {
         format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
     };
     let (logs, checkpoints) = (setting.dir.join("log"), setting.dir.join("checkpoint"));
+    // A process of this manager or of an earlier one. It may have left a checkpoint.
+    let has_predecessor = logs.exists();
     for folder in [&logs, &checkpoints] {
         fs::create_dir_all(folder).map_err(in_dir)?;
     }
@@ -62,7 +61,7 @@ pub(super) async fn launch(
                 advisor: *advisor,
             };
             let params = experiment_parameters(setting, tuner.as_ref(), assessor.as_ref());
-            let mut command = dispatcher_command(python, &params, &setting.dir, deaths);
+            let mut command = dispatcher_command(python, &params, &setting.dir, has_predecessor);
             command.stdout(Stdio::from(sink)).env("NNI_TUNER_COMMAND_CHANNEL", url);
             let program_name = format!("NNI's dispatcher (`{python} -m nni`)");
             PreparedCommand {
@@ -96,8 +95,9 @@ pub(super) async fn launch(
     Ok(StartedProgram { child, connection, program_name, module_advice, conversation, output, log })
 }
 
-/// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
-fn dispatcher_command(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
+/// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel. With a
+/// predecessor, the dispatcher calls `load_checkpoint` of the user's classes (NNI 3.0, `msg_dispatcher_base.py`).
+fn dispatcher_command(python: &str, params: &str, dir: &Path, has_predecessor: bool) -> Command {
     let (logs, checkpoints) = (dir.join("log"), dir.join("checkpoint"));
     let mut command = Command::new(python);
     command
@@ -105,7 +105,7 @@ fn dispatcher_command(python: &str, params: &str, dir: &Path, deaths: u32) -> Co
         .current_dir(&logs)
         .stdin(Stdio::null())
         .env("SDK_PROCESS", "dispatcher")
-        .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
+        .env("NNI_MODE", if has_predecessor { "resume" } else { "start" })
         .env("NNI_CHECKPOINT_DIRECTORY", checkpoints)
         .env("NNI_LOG_DIRECTORY", logs)
         .env("NNI_LOG_LEVEL", "info")

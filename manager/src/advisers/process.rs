@@ -109,7 +109,7 @@ pub(super) async fn supervise(
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        let mut session = match ProgramSession::start(&setting, deaths).await {
+        let mut session = match ProgramSession::start(&setting).await {
             Ok(session) => session,
             Err(message) => return report_loss(message, &mut history, requests, &sender).await,
         };
@@ -177,7 +177,7 @@ struct ProgramSession {
 }
 
 impl ProgramSession {
-    async fn start(setting: &ProgramSettings, deaths: u32) -> Result<Self, String> {
+    async fn start(setting: &ProgramSettings) -> Result<Self, String> {
         let StartedProgram {
             child,
             connection,
@@ -186,7 +186,7 @@ impl ProgramSession {
             conversation,
             output,
             log,
-        } = launch(setting, deaths).await?;
+        } = launch(setting).await?;
         let now = Instant::now();
         Ok(Self {
             child,

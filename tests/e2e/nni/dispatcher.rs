@@ -60,6 +60,9 @@ class Stepper(Tuner):
     def import_data(self, data):
         self.next = max([self.next] + [round(known["parameter"]["x"] * 10) for known in data])
         self.note("import", sorted(known["parameter"]["x"] for known in data))
+
+    def load_checkpoint(self):
+        self.note("loaded", os.path.basename(self.get_checkpoint_path()))
 "#;
 
 /// A user's assessor that stops a trial whose first result is below 0.01.
@@ -289,11 +292,15 @@ fn a_permanently_failing_tuner_leaves_a_resumable_search() {
         "{}",
         outcome.stderr
     );
+    // Each process after the first one may load the checkpoint of an earlier one.
+    let (made, loaded) = (recorded_calls(&bed, "made").len(), recorded_calls(&bed, "loaded").len());
+    assert_eq!(loaded + 1, made, "{}", bed.read("record"));
     // After the repair, the search continues.
     let repaired = TUNER_SCRIPT.replace("self.next == self.fail_at", "False");
     bed.write("algorithms/mine.py", &repaired);
     let outcome = Outcome::run_resume(&bed, &outcome.id);
     outcome.expect_done(6, 0);
+    assert_eq!(recorded_calls(&bed, "loaded").len(), made, "{}", bed.read("record"));
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
 }
