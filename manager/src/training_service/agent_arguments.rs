@@ -55,6 +55,9 @@ pub(super) struct AgentArguments<'a> {
     pub(super) platform: &'a str,
     /// True if the manager asks the agent to send the trial's output. Otherwise the agent's own settings decide.
     pub(super) requests_output: bool,
+    /// True if the agent serves the channel of NNI's SDK, as NNI does on this platform. The trial may then redirect its
+    /// output. Otherwise the agent's own settings decide.
+    pub(super) serves_sdk: bool,
 }
 
 impl AgentArguments<'_> {
@@ -65,7 +68,7 @@ impl AgentArguments<'_> {
         text: impl Fn(&str) -> T,
         path: impl Fn(AgentPath) -> Option<T>,
     ) -> Vec<(&'static str, T)> {
-        let Self { settings, job, platform, requests_output } = self;
+        let Self { settings, job, platform, requests_output, serves_sdk } = self;
         let sequence = job.sequence.to_string();
         let text = |value: &str| Some(text(value));
         let arguments = [
@@ -86,6 +89,7 @@ impl AgentArguments<'_> {
             ("--code-base", path(AgentPath::CodeBase)),
             ("--log-file", path(AgentPath::Log)),
             ("--log-collection", requests_output.then_some("http").and_then(text)),
+            ("--sdk-channel", serves_sdk.then_some("http").and_then(text)),
             ("--objective", settings.objective.as_deref().and_then(text)),
             ("--direction", settings.direction.map(Direction::as_str).and_then(text)),
         ];
@@ -123,18 +127,27 @@ mod tests {
             objective: Some("loss".to_owned()),
             direction: Some(Direction::Minimize),
         };
-        let all =
-            AgentArguments { settings: &settings, job: &job, platform: "p", requests_output: true };
+        let all = AgentArguments {
+            settings: &settings,
+            job: &job,
+            platform: "p",
+            requests_output: true,
+            serves_sdk: true,
+        };
         let words =
             all.message(|path| (path == AgentPath::Token).then(|| json!({"name": "token"})));
         let expected = json!([
             "run", "--experiment", "e", "--trial", "t", "--attempt", "a", "--sequence", "7", "--platform", "p",
-            "--token-file", {"name": "token"}, "--log-collection", "http", "--objective", "loss", "--direction",
+            "--token-file", {"name": "token"}, "--log-collection", "http", "--sdk-channel", "http", "--objective", "loss", "--direction",
             "minimize", "--shell", "true"
         ]);
         assert_eq!(json!(words), expected);
-        let few =
-            AgentArguments { settings: &AgentSettings::default(), requests_output: false, ..all };
+        let few = AgentArguments {
+            settings: &AgentSettings::default(),
+            requests_output: false,
+            serves_sdk: false,
+            ..all
+        };
         let flags = few.render(str::to_owned, |_| None).into_iter().map(|(flag, _)| flag);
         assert_eq!(
             flags.collect::<Vec<_>>(),

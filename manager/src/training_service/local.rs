@@ -48,6 +48,8 @@ const LOCK_STACK_BYTES: usize = 64 << 10;
 const MAX_VERDICT_BYTES: u64 = 1 << 20;
 /// The variable with which the manager's user chooses whether agents send their trials' output.
 const LOG_COLLECTION_VARIABLE: &str = "TRIALKEEPER_LOG_COLLECTION";
+/// The variable with which the manager's user chooses the channel of NNI's SDK.
+const SDK_CHANNEL_VARIABLE: &str = "TRIALKEEPER_SDK_CHANNEL";
 
 /// Runs trials on this machine.
 #[derive(Debug, Clone)]
@@ -193,6 +195,7 @@ impl LocalState {
             platform: "local",
             // The web pages show the growing output. Storing it takes as much disk space again as the files.
             requests_output: std::env::var_os(LOG_COLLECTION_VARIABLE).is_none(),
+            serves_sdk: std::env::var_os(SDK_CHANNEL_VARIABLE).is_none(),
         };
         let path = |path| self.agent_path(path, dir).map(PathBuf::into_os_string);
         for (flag, value) in arguments.render(|text| text.to_owned().into(), path) {

@@ -71,6 +71,24 @@ nni.report_final_result({"default": 0.875, "loss": 1.0, "worst": float("inf")})
     assert_eq!(trial.final_result, json!({"default": 0.875, "loss": 1.0, "worst": "Infinity"}));
 }
 
+#[test]
+#[ignore = "needs NNI from PyPI"]
+fn a_trial_may_redirect_its_output() {
+    let python = nni_python();
+    let bed = TestBed::new();
+    bed.write(
+        "code/quiet.py",
+        "import nni\nx = nni.get_next_parameter()['x']\nnni.report_intermediate_result(x)\nnni.report_final_result(x)\n",
+    );
+    let command = trial_command(&python, "quiet.py >log.txt 2>&1");
+    let search = Search::new(&command, 2).run(&bed);
+    search.expect_done(2, 0);
+    for trial in &search.trials {
+        assert_eq!(trial.intermediate, [trial.parameters["x"].clone()], "{trial:?}");
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+}
+
 /// Threads, forks and new interpreters report in parallel, as data loaders and launchers do.
 const WORKER_SCRIPT: &str = r#"
 import multiprocessing, sys, threading

@@ -72,6 +72,7 @@ impl<'a> RequestParameters<'a> {
             job: spec,
             platform: "plugin",
             requests_output: true,
+            serves_sdk: false,
         };
         let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));
         arguments.message(|path| match path {

@@ -114,6 +114,7 @@ pub(super) fn submit_params(
         job: spec,
         platform: "remote",
         requests_output: true,
+        serves_sdk: true,
     };
     let has_authority = settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some());
     let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));

@@ -121,6 +121,7 @@ fn agent_variables(settings: &WorkloadSettings, job: &TrialJobSpec) -> Vec<(Stri
         job,
         platform: spec.workload.platform(),
         requests_output: true,
+        serves_sdk: false,
     };
     let path = |path| match path {
         AgentPath::ManagerUrl => Some(format!("{ACCESS_FOLDER}/manager.url")),
