@@ -181,8 +181,11 @@ async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, N
     let snapshot = state.trial_cache.refresh().await?;
     let running = state.handle.elapsed().filter(|_| row.ended_at_ms.is_none());
     let seconds = running.map_or(row.elapsed_ms / 1000, |elapsed| elapsed.as_secs());
+    let mut params = view::redact_secrets(&row.canonical);
+    // Scripts find an experiment's folder by its id below this one. The file's own value has no effect.
+    params["experimentWorkingDirectory"] = json!(data_dir(&shared));
     let mut profile = json!({
-        "params": view::redact_secrets(&row.canonical),
+        "params": params,
         "id": row.id,
         "execDuration": seconds,
         "logDir": state.server_info.folder.to_string_lossy(),
@@ -280,9 +283,15 @@ async fn experiment_metadata(shared: &Shared) -> Result<Value, Error> {
         "tag": [],
         "pid": std::process::id(),
         "webuiUrl": [],
-        "logDir": shared.state.server_info.folder.parent().unwrap_or(Path::new("")).to_string_lossy(),
+        "logDir": data_dir(&shared),
         "prefixUrl": Value::Null,
     }))
+}
+
+/// Returns the folder of all experiments.
+fn data_dir(shared: &Shared) -> String {
+    let folder = shared.state.server_info.folder.parent().unwrap_or(Path::new(""));
+    folder.to_string_lossy().into_owned()
 }
 
 async fn metadata(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {

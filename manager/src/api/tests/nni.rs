@@ -57,6 +57,8 @@ async fn responses_have_the_fields_of_nnis_own() {
         ("revision", "number"),
     ];
     assert_eq!(field_types(&profile), members(&expected));
+    let data_dir = profile["params"]["experimentWorkingDirectory"].as_str().unwrap();
+    assert_eq!(profile["logDir"], format!("{data_dir}/e"));
     let metadata = bed.nni_json("/experiment-metadata").await;
     let expected = [
         ("id", "string"),
