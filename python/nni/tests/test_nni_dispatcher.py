@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import nni
 from nni import NoMoreTrialError
 from nni._dispatcher import Dispatcher, create_algorithm
 from nni.assessor import Assessor, AssessResult
@@ -83,6 +84,15 @@ def test_proposals_are_numbered_and_their_end_is_said(talk):
     assert [(record["parameter_id"], record["parameters"]) for record in records] == [(0, {"x": 0}), (1, {"x": 1})]
     assert [kind for kind, _ in talk("GE", 2)] == ["TR", "NO"]
     assert talk.tuner.calls == [("space", {"x": {}})]
+
+
+def test_proposals_have_nnis_form_of_arrays(talk):
+    numpy = pytest.importorskip("numpy")
+    talk.tuner.generate_parameters = lambda *_, **__: {"w": numpy.array([0.5]), "n": numpy.int64(3), "s": {1}}
+    ((_, content),) = talk("GE", 1)
+    parameters = nni.load(content)["parameters"]
+    assert isinstance(parameters["w"], numpy.ndarray) and parameters["w"] == numpy.array([0.5])
+    assert (parameters["n"], parameters["s"]) == (3, {1})
 
 
 def test_a_result_goes_to_the_tuner_before_the_end(talk):

@@ -1,13 +1,17 @@
 """`nni.experiment.Experiment` with the real manager."""
 
+import json
 import re
 import socket
 import sys
 import time
 import urllib.request
+from datetime import date
+from pathlib import Path
 
 import pytest
 
+import nni
 import trialkeeper
 from nni.experiment import CustomAlgorithmConfig, Experiment
 
@@ -23,6 +27,8 @@ while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
 nni.report_final_result({"default": x, "n": nni.get_sequence_id()})
 """
 ALGORITHMS = """
+from datetime import date
+from pathlib import Path
 from nni import NoMoreTrialError
 from nni.assessor import Assessor, AssessResult
 from nni.tuner import Tuner
@@ -41,6 +47,12 @@ class Three(Tuner):
         print("result", parameter_id, parameters["x"], value["default"], flush=True)
     def trial_end(self, parameter_id, success, **kwargs):
         print("end", parameter_id, success, flush=True)
+
+class Typed(Three):
+    def generate_parameters(self, parameter_id, **kwargs):
+        return {"x": 0.5, "file": Path("a b"), "day": date(2026, 1, 2)}
+    def import_data(self, data):
+        print("import", data[0]["parameter"] == self.generate_parameters(0), flush=True)
 
 class Raises(Three):
     def generate_parameters(self, parameter_id, **kwargs):
@@ -297,6 +309,29 @@ def test_a_tuner_and_an_assessor_of_ones_own_run_without_nni(folder):
         output = (experiment._experiment.folder / "dispatcher" / "output").read_text().splitlines()
         # The end of a trial comes after its result.
         assert output[:2] == ["result 0 11 11", "end 0 True"]
+    finally:
+        experiment.stop()
+
+
+def test_values_that_json_lacks_reach_trials_and_results(folder):
+    (folder / "typed.py").write_text(
+        "import nni\nparameters = nni.get_next_parameter()\n"
+        "result = {'day': parameters['day'], 'at': parameters['file'] / 'c'}\n"
+        "nni.report_final_result({'default': parameters['x'], **result})\n"
+    )
+    experiment = local("typed.py", trials=1)
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Typed", class_args={"first": 0})
+    try:
+        assert experiment.run(0) is True
+        (job,) = experiment.list_trial_jobs()
+        assert job.hyperParameters[0].parameters["file"] == {"__pathlib__": "a b"}
+        data = job.finalMetricData[0].data
+        assert nni.load(json.dumps(data)) == {"default": 0.5, "day": date(2026, 1, 2), "at": Path("a b/c")}
+        experiment.stop()
+        assert experiment.resume(0) is True
+        experiment.update_max_trial_number(2)
+        output = experiment._experiment.folder / "dispatcher" / "output"
+        wait_for(lambda: "import True\n" in output.read_text(), "the tuner gets no earlier result")
     finally:
         experiment.stop()
 

@@ -3,13 +3,21 @@
 import argparse
 import json
 import threading
+from datetime import date
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 import nni
 import nni.trial
 from nni.utils import merge_parameter
+
+
+class Phase(Enum):
+    LAST = "last"
+
 
 RECORD = {"parameter_id": 7, "parameter_source": "algorithm", "parameters": {"lr": 0.5}, "parameter_index": 0}
 
@@ -41,6 +49,12 @@ def test_parameters_and_ids_are_those_of_the_trial(in_a_trial):
     assert (nni.get_experiment_id(), nni.get_trial_id(), nni.get_sequence_id()) == ("exp12345", "abcde", 3)
 
 
+def test_parameters_in_nnis_form_are_loaded(in_a_trial, tmp_path):
+    parameters = {"file": Path("a b"), "class": Phase, "day": date(2026, 1, 2), "__x": [{"lr": 0.5}]}
+    (tmp_path / "parameter.cfg").write_text(nni.dump({**RECORD, "parameters": parameters}))
+    assert nni.get_next_parameter() == parameters
+
+
 def test_results_are_marked_lines_with_the_value_encoded_twice(in_a_trial, capsys):
     nni.get_next_parameter()
     nni.report_intermediate_result(0.5)
@@ -65,6 +79,15 @@ def test_numbers_of_numpy_are_numbers(in_a_trial, capsys):
     nni.report_final_result({"default": numpy.float32(0.5), "n": numpy.int64(3), "v": numpy.array([1, 2])})
     line = capsys.readouterr().out.strip()
     assert json.loads(line[len("NNISDK_MEb'") : -1])["value"] == '{"default": 0.5, "n": 3, "v": [1, 2]}'
+
+
+@pytest.mark.parametrize("value", [date(2026, 1, 2), Path("model.pt"), 1 + 2j, Phase.LAST, Phase, {3}])
+def test_a_value_that_json_lacks_is_reported_in_nnis_form(in_a_trial, capsys, value):
+    nni.report_final_result({"default": 0.5, "note": value})
+    line = capsys.readouterr().out.strip()
+    text = json.loads(line[len("NNISDK_MEb'") : -1])["value"]
+    expected = [3] if value == {3} else value  # Sets are lists, so that the portal shows them.
+    assert nni.load(text) == {"default": 0.5, "note": expected}
 
 
 def test_the_agents_file_is_preferred_to_the_output(in_a_trial, capsys, monkeypatch, tmp_path):
@@ -103,15 +126,20 @@ def test_without_the_agents_file_results_are_printed(in_a_trial, capsys, monkeyp
     assert capsys.readouterr().out.startswith("NNISDK_MEb'{")
 
 
-@pytest.mark.parametrize(("value", "error"), [(object(), TypeError), ("x" * 1_000_000, ValueError)])
-def test_a_result_that_cannot_be_reported_is_refused(in_a_trial, value, error):
-    with pytest.raises(error, match="result of"):
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [(object(), TypeError, "object"), ("x" * 1_000_000, ValueError, "result of")],
+)
+def test_a_result_that_cannot_be_reported_is_refused(in_a_trial, value, error, message):
+    with pytest.raises(error, match=message):
         nni.report_final_result(value)
 
 
 def test_outside_a_trial_there_are_no_parameters_and_results_are_printed(capsys):
+    assert nni.get_current_parameter() is None
     with pytest.warns(RuntimeWarning, match="NNI_PLATFORM"):
         assert nni.get_next_parameter() == {}
+    assert nni.get_current_parameter() == {}
     nni.report_final_result(0.5)
     assert "final result 0.5" in capsys.readouterr().out
     assert (nni.get_experiment_id(), nni.get_trial_id(), nni.get_sequence_id()) == ("STANDALONE", "STANDALONE", 0)

@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 from nni._websocket import WebSocket
 from nni.assessor import Assessor, AssessResult
 from nni.runtime.msg_dispatcher_base import MsgDispatcherBase
-from nni.trial import _plain
+from nni.trial import loaded, nni_form, plain
 from nni.tuner import Tuner
 
 __all__ = ["Dispatcher", "create_algorithm", "main"]
@@ -261,7 +261,7 @@ def _converse(channel: WebSocket, dispatcher: Dispatcher) -> None:
         message = json.loads(text)
         if message["type"] in ("TE", "_bye_"):
             return
-        dispatcher.handle(message["type"], json.loads(message.get("content") or "null"))
+        dispatcher.handle(message["type"], loaded(message.get("content") or "null"))
 
 
 def _log_to_file() -> None:
@@ -281,7 +281,12 @@ def _record(parameter_id: int, parameters: Any) -> str:
         "parameters": parameters,
         "parameter_index": 0,
     }
-    return json.dumps(record, default=_plain)
+    return json.dumps(record, default=_converted)
+
+
+def _converted(value: Any) -> Any:
+    # Trials need no PyTorch for a tensor, which NNI pickles.
+    return plain(value) if hasattr(value, "numel") else nni_form(value)
 
 
 def _decoded(value: Any) -> Any:

@@ -47,13 +47,15 @@ def get_next_parameter() -> Any:
     :raises RuntimeError: if the parameters of the trial cannot be read. Without them, the trial would report the
         result of another point.
     """
+    global _record
     if not _in_a_trial():
+        _record = {"parameters": {}}
         warnings.warn(
             "nni.get_next_parameter(): no parameters, because NNI_PLATFORM is not set: this is not a trial",
             RuntimeWarning,
             stacklevel=2,
         )
-        return {}
+        return _record["parameters"]
     return _load_record()["parameters"]
 
 
@@ -65,7 +67,7 @@ def get_next_parameters() -> Any:
 def get_current_parameter(tag: Optional[str] = None) -> Any:
     """Returns the parameters from :func:`get_next_parameter`, or only the one named ``tag``.
 
-    Returns ``None`` before that call and outside a trial.
+    Returns ``None`` before that call.
     """
     if _record is None:
         return None
@@ -90,7 +92,7 @@ def get_sequence_id() -> int:
 def report_intermediate_result(metric: Any) -> None:
     """Reports the result of a step: a number, or a mapping with the number ``default``.
 
-    :raises TypeError: if JSON cannot hold the value.
+    :raises TypeError: if a value can be neither converted for JSON nor pickled.
     """
     global _sequence
     with _lock:
@@ -102,7 +104,7 @@ def report_intermediate_result(metric: Any) -> None:
 def report_final_result(metric: Any) -> None:
     """Reports the trial's result: a number, or a mapping with the number ``default``.
 
-    :raises TypeError: if JSON cannot hold the value.
+    :raises TypeError: if a value can be neither converted for JSON nor pickled.
     """
     with _lock:
         _report("FINAL", 0, metric)
@@ -126,7 +128,7 @@ def _load_record() -> dict[str, Any]:
         channel = os.environ.get("NNI_TRIAL_COMMAND_CHANNEL")
         text = _ask_channel(channel) if channel else _read_file()
         try:
-            record = json.loads(text)
+            record = loaded(text)
         except ValueError as error:
             raise RuntimeError(f"the trial's parameters are not JSON ({error}): {text[:80]}") from error
         if not isinstance(record, dict) or "parameters" not in record:
@@ -147,7 +149,7 @@ def _read_file() -> str:
 
 
 def _report(kind: str, sequence: int, value: Any) -> None:
-    text = json.dumps(value, default=_plain)
+    text = json.dumps(value, default=_converted)
     if not _in_a_trial():
         say(f"nni: {'final' if kind == 'FINAL' else 'intermediate'} result {text}")
         return
@@ -200,7 +202,31 @@ def _append(payload: bytes) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
+def loaded(text: str) -> Any:
+    """Returns the value of JSON that may contain NNI's form of values that JSON lacks."""
+    if '"__' not in text:
+        return json.loads(text)  # The common case needs no serializer.
+    from nni.common.serializer import load
+
+    return load(text)
+
+
+def nni_form(value: Any) -> Any:
+    """Converts a value for JSON as ``nni.dump`` does."""
+    from nni.common.serializer import dump
+
+    return json.loads(dump(value))
+
+
+def _converted(value: Any) -> Any:
+    # The portal shows numbers and lists, unlike NNI's form of them.
+    try:
+        return plain(value)
+    except TypeError:
+        return nni_form(value)
+
+
+def plain(value: Any) -> Any:
     """Converts numbers and arrays of NumPy and other libraries for JSON."""
     if getattr(value, "size", None) == 1 or getattr(value, "shape", None) == ():
         if hasattr(value, "item"):
@@ -211,7 +237,7 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (set, frozenset)):
         return list(value)
-    raise TypeError(f"a result of the type {type(value).__name__} cannot be reported: {value!r}")
+    raise TypeError(f"{value!r}, of the type {type(value).__name__}, is neither a number nor an array")
 
 
 # NNI's HTTP channel: PUT sends commands, and GET fetches answers (NNI 3.0, `trial_command_channel`).
