@@ -75,7 +75,8 @@ def metric(kind, sequence, value, parameter_id=0, trial="abcde"):
 
 
 def end(event, parameter_id=0, trial="abcde"):
-    return {"trial_job_id": trial, "event": event, "hyper_params": json.dumps({"parameter_id": parameter_id})}
+    record = json.dumps({"parameter_id": parameter_id, "parameters": {"x": 5}})
+    return {"trial_job_id": trial, "event": event, "hyper_params": record}
 
 
 def test_proposals_are_numbered_and_their_end_is_said(talk):
@@ -104,13 +105,12 @@ def test_a_result_goes_to_the_tuner_before_the_end(talk):
     assert math.isnan(value["default"])
 
 
-def test_results_of_trials_that_the_tuner_does_not_know_are_kept_from_it(talk):
-    talk("ME", metric("FINAL", 0, "1", parameter_id=None))
-    talk("EN", end("SUCCEEDED", parameter_id=None))
-    assert talk.tuner.calls == []
-    talk.tuner._accept_customized_trials()
-    talk("ME", metric("FINAL", 0, "1", parameter_id=None))
-    assert talk.tuner.calls == [("result", None, None, 1)]
+def test_only_a_tuner_that_accepts_them_gets_results_of_the_users_trials(talk):
+    for expected in ([], [("result", None, {"x": 5}, 1)]):
+        talk("ME", metric("FINAL", 0, "1", parameter_id=None))
+        talk("EN", end("SUCCEEDED", parameter_id=None))
+        assert talk.tuner.calls == expected
+        talk.tuner._accept_customized_trials()
 
 
 def test_an_assessor_sees_results_without_a_gap_and_a_bad_trial_is_named(talk):

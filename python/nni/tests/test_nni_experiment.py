@@ -14,6 +14,7 @@ import pytest
 import nni
 import trialkeeper
 from nni.experiment import CustomAlgorithmConfig, Experiment
+from nni.experiment._rest import ask
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 #: A training script for NNI, which this package runs unchanged.
@@ -53,6 +54,15 @@ class Typed(Three):
         return {"x": 0.5, "file": Path("a b"), "day": date(2026, 1, 2)}
     def import_data(self, data):
         print("import", data[0]["parameter"] == self.generate_parameters(0), flush=True)
+
+class Accepting(Three):
+    def __init__(self, first):
+        super().__init__(first)
+        self._accept_customized_trials()
+    def generate_parameters(self, parameter_id, **kwargs):
+        return {"x": 1}
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        print(parameters["x"], value["default"], kwargs["customized"], flush=True)
 
 class Raises(Three):
     def generate_parameters(self, parameter_id, **kwargs):
@@ -332,6 +342,21 @@ def test_values_that_json_lacks_reach_trials_and_results(folder):
         experiment.update_max_trial_number(2)
         output = experiment._experiment.folder / "dispatcher" / "output"
         wait_for(lambda: "import True\n" in output.read_text(), "the tuner gets no earlier result")
+    finally:
+        experiment.stop()
+
+
+def test_a_tuner_that_accepts_them_gets_the_users_trials(folder):
+    # The manager sends the end of a trial after the next proposal.
+    experiment = local("trial.py gate", trials=99)
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Accepting", class_args={"first": 0})
+    try:
+        experiment.start(0)
+        place = experiment._experiment.folder
+        ask(place, "POST", "/trial-jobs", {"x": 0.25})
+        (folder / "gate").touch()
+        output, lines = place / "dispatcher" / "output", {"0.25 0.25 True", "1 1 False"}
+        wait_for(lambda: lines <= set(output.read_text().splitlines()), f"the tuner did not get {lines}")
     finally:
         experiment.stop()
 

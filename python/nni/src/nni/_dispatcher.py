@@ -55,6 +55,8 @@ class Dispatcher:
         #: Intermediate results by trial and position.
         self._history: dict[str, dict[int, Any]] = {}
         self._ended: set[str] = set()
+        #: Results of the user's own trials, whose parameters are known at their end.
+        self._customized: dict[Optional[str], Any] = {}
         #: The number of ends and intermediate results that have been handled.
         self._done = 0
 
@@ -99,13 +101,13 @@ class Dispatcher:
             self._count()
 
     def _learn_result(self, parameter_id: Any, value: Any, trial: Optional[str]) -> None:
-        known = parameter_id in self._parameters
-        if not known and not self._tuner._accept_customized:
+        if parameter_id in self._parameters:
+            parameters = self._parameters[parameter_id]
+            self._tuner.receive_trial_result(parameter_id, parameters, value, customized=False, trial_job_id=trial)
+        elif self._tuner._accept_customized:
+            self._customized[trial] = value
+        else:
             _logger.info("ignoring the result of trial %s, which the tuner did not propose", trial)
-            return
-        self._tuner.receive_trial_result(
-            parameter_id, self._parameters.get(parameter_id), value, customized=not known, trial_job_id=trial
-        )
 
     def _assess(self, trial: str, sequence: int, value: Any) -> None:
         if self._assessor is None or trial in self._ended:
@@ -132,9 +134,15 @@ class Dispatcher:
         self._ended.add(trial)
         if self._history.pop(trial, None) is not None and self._assessor is not None:
             self._assessor.trial_end(trial, success)
-        parameter_id = json.loads(end["hyper_params"])["parameter_id"]
+        record = loaded(end["hyper_params"])
+        parameter_id = record["parameter_id"]
         if parameter_id in self._parameters:
             self._tuner.trial_end(parameter_id, success)
+        elif trial in self._customized:
+            value = self._customized.pop(trial)
+            self._tuner.receive_trial_result(
+                parameter_id, record["parameters"], value, customized=True, trial_job_id=trial
+            )
 
     def _count(self) -> None:
         self._done += 1
