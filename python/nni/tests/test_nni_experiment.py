@@ -28,6 +28,7 @@ while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
 nni.report_final_result({"default": x, "n": nni.get_sequence_id()})
 """
 ALGORITHMS = """
+import os
 from datetime import date
 from pathlib import Path
 from nni import NoMoreTrialError
@@ -63,6 +64,17 @@ class Accepting(Three):
         return {"x": 1}
     def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
         print(parameters["x"], value["default"], kwargs["customized"], flush=True)
+
+class Saving(Three):
+    def load_checkpoint(self):
+        print("loaded", flush=True)
+    def update_search_space(self, space):
+        print("space", flush=True)
+    def import_data(self, data):
+        print("import", len(data), flush=True)
+    def receive_trial_result(self, *args, **kwargs):
+        print("dies", flush=True)
+        os._exit(1)
 
 class Raises(Three):
     def generate_parameters(self, parameter_id, **kwargs):
@@ -357,6 +369,18 @@ def test_a_tuner_that_accepts_them_gets_the_users_trials(folder):
         (folder / "gate").touch()
         output, lines = place / "dispatcher" / "output", {"0.25 0.25 True", "1 1 False"}
         wait_for(lambda: lines <= set(output.read_text().splitlines()), f"the tuner did not get {lines}")
+    finally:
+        experiment.stop()
+
+
+def test_a_tuner_that_died_loads_its_checkpoint_before_the_history(folder):
+    experiment = local("trial.py", trials=2)
+    experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Saving", class_args={"first": 0})
+    try:
+        experiment.start(0)
+        output = experiment._experiment.folder / "dispatcher" / "output"
+        expected = ["space", "dies", "loaded", "space", "import 1"]
+        wait_for(lambda: output.exists() and output.read_text().split("\n")[:5] == expected, "it is not loaded")
     finally:
         experiment.stop()
 

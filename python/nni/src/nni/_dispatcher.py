@@ -29,6 +29,12 @@ __all__ = ["Dispatcher", "create_algorithm", "main"]
 
 _logger = logging.getLogger("nni.dispatcher")
 
+#: The methods without which an algorithm cannot work. It need not derive from NNI's base class.
+_NEEDED_METHODS: dict[type, tuple[str, ...]] = {
+    Tuner: ("update_search_space", "generate_multiple_parameters", "receive_trial_result"),
+    Assessor: ("assess_trial",),
+}
+
 
 class NoTuner(Tuner):
     """A placeholder for the tuner if the manager needs only an assessor. It is never called."""
@@ -70,7 +76,7 @@ class Dispatcher:
         elif kind == "SS":
             self._tuner.update_search_space(content)
         elif kind == "FD":
-            self._tuner.import_data([{**entry, "value": _decoded(entry["value"])} for entry in content])
+            _call(self._tuner, "import_data", [{**entry, "value": _decoded(entry["value"])} for entry in content])
         elif kind == "ME":
             self._learn(content)
         elif kind == "EN":
@@ -104,7 +110,7 @@ class Dispatcher:
         if parameter_id in self._parameters:
             parameters = self._parameters[parameter_id]
             self._tuner.receive_trial_result(parameter_id, parameters, value, customized=False, trial_job_id=trial)
-        elif self._tuner._accept_customized:
+        elif getattr(self._tuner, "_accept_customized", False):
             self._customized[trial] = value
         else:
             _logger.info("ignoring the result of trial %s, which the tuner did not propose", trial)
@@ -133,11 +139,11 @@ class Dispatcher:
         trial, success = end["trial_job_id"], end["event"] == "SUCCEEDED"
         self._ended.add(trial)
         if self._history.pop(trial, None) is not None and self._assessor is not None:
-            self._assessor.trial_end(trial, success)
+            _call(self._assessor, "trial_end", trial, success)
         record = loaded(end["hyper_params"])
         parameter_id = record["parameter_id"]
         if parameter_id in self._parameters:
-            self._tuner.trial_end(parameter_id, success)
+            _call(self._tuner, "trial_end", parameter_id, success)
         elif trial in self._customized:
             value = self._customized.pop(trial)
             self._tuner.receive_trial_result(
@@ -156,7 +162,7 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
 
     :raises ValueError: if it names an algorithm of NNI that this package does not contain.
     :raises AttributeError: if the module has no such class. The message lists those that it has.
-    :raises TypeError: if the class does not derive from NNI's base class.
+    :raises TypeError: if the algorithm lacks a method. The message names it.
     """
     class_name = section.get("className")
     if not class_name:
@@ -177,11 +183,19 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
     if not hasattr(module, name):
         found = ", ".join(key for key, value in vars(module).items() if _is_own(value, base, module)) or "none"
         raise AttributeError(f"{module.__file__} has no {name}; its classes of {base.__name__}s: {found}")
-    cls = getattr(module, name)
-    bases = (base, MsgDispatcherBase) if base is Tuner else (base,)
-    if not (isinstance(cls, type) and issubclass(cls, bases)):
-        raise TypeError(f"{class_name} does not derive from nni.{base.__module__.split('.')[-1]}.{base.__name__}")
-    return cls(**(section.get("classArgs") or {}))
+    algorithm = getattr(module, name)(**(section.get("classArgs") or {}))
+    if base is Tuner and isinstance(algorithm, MsgDispatcherBase):
+        return algorithm
+    for method in _NEEDED_METHODS[base]:
+        if not callable(getattr(algorithm, method, None)):
+            raise TypeError(f"{class_name} has no method {method}, which every {base.__name__} needs")
+    return algorithm
+
+
+def _call(algorithm: Any, method: str, *arguments: Any) -> None:
+    """Calls a method that only NNI's base classes always have."""
+    if hasattr(algorithm, method):
+        getattr(algorithm, method)(*arguments)
 
 
 def _is_own(value: Any, base: type, module: Any) -> bool:
@@ -228,9 +242,13 @@ def _run(tuner: Tuner, assessor_section: Optional[dict[str, Any]]) -> int:
         if assessor_section:
             assessor = create_algorithm(assessor_section, Assessor)
             algorithms.append(assessor)
+        # As in NNI, before the search space and earlier results.
+        if os.environ.get("NNI_MODE") == "resume":
+            for algorithm in algorithms:
+                _call(algorithm, "load_checkpoint")
         _converse(channel, Dispatcher(tuner, assessor, lambda kind, content: _send(channel, kind, content)))
         for algorithm in algorithms:
-            algorithm._on_exit()
+            _call(algorithm, "_on_exit")
     except Exception:
         return _fail(algorithms, channel)
     finally:
@@ -241,7 +259,7 @@ def _run(tuner: Tuner, assessor_section: Optional[dict[str, Any]]) -> int:
 def _fail(algorithms: list[Any], channel: WebSocket) -> int:
     """Reports the current exception to the algorithms and to the manager. Returns the exit code."""
     for algorithm in algorithms:
-        algorithm._on_error()
+        _call(algorithm, "_on_error")
     _logger.error("the tuner or the assessor has raised", exc_info=True)
     traceback.print_exc()
     try:
