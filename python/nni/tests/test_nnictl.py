@@ -1,5 +1,6 @@
 """The commands of `nnictl` with the real manager, run as in a shell."""
 
+import argparse
 import csv
 import json
 import os
@@ -355,6 +356,8 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(nnictl, tmp_path, po
     assert "only for nni nas programming interface" in nnictl("trial", "codegen", "x")
     assert "not part of trialkeeper-nni" in nnictl("hello", code=2)
     assert "invalid choice" in nnictl("bogus", code=2)
+    for words in ([], ["experiment"]):
+        assert nnictl(*words) == 'Please run "nnictl {positional argument} --help" to see nnictl guidance.\n'
 
 
 def test_one_of_several_experiments_is_to_be_named(nnictl, tmp_path, port):
@@ -383,7 +386,7 @@ def test_an_algorithm_that_is_registered_is_used_by_its_name(nnictl, tmp_path, p
         "class Validator(nni.ClassArgsValidator): pass\n"
     )
     for _ in range(2):  # The second replaces the first.
-        assert nnictl("algo", "register", "-m", "meta.yml") == "INFO:  demotuner registered successfully!\n"
+        assert nnictl("algo", "reg", "-m", "meta.yml") == "INFO:  demotuner registered successfully!\n"
     assert nnictl("algo", "list").count("| demotuner       | tuner      | demo.Tuner") == 1
     assert json.loads(nnictl("algo", "show", "DemoTuner"))["className"] == "demo.Tuner"
     text = FILE.format(trials=1).replace("name: Random, classArgs: {", "name: demotuner, classArgs: {x: 0.25, ")
@@ -393,7 +396,7 @@ def test_an_algorithm_that_is_registered_is_used_by_its_name(nnictl, tmp_path, p
     nnictl("create", "-c", "experiment.yml", "-p", port)
     wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
     assert '"parameters\\":{\\"x\\":0.25}' in nnictl("trial", "ls")
-    assert "unregistered" in nnictl("algo", "unregister", "demotuner")
+    assert "unregistered" in nnictl("algo", "unreg", "demotuner")
     assert "demotuner is not registered" in nnictl("algo", "unregister", "demotuner", code=1)
     (tmp_path / "meta.yml").write_text("{algoType: x, builtinName: b, className: demo.Tuner}")
     assert "algoType 'x' is not one of tuner, assessor, advisor" in nnictl(
@@ -410,14 +413,22 @@ def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
     assert not list((tmp_path / "data").glob(".nnictl*"))
 
 
-def test_only_an_experiment_that_does_not_exist_cannot_be_stopped(nnictl, tmp_path, port):
-    assert "there is no experiment nosuch" in nnictl("stop", "nosuch", code=1)
+def test_a_stop_without_an_experiment_succeeds(nnictl, tmp_path, port):
+    """As in NNI, because scripts stop what may have ended."""
+    assert "there is no experiment nosuch" in nnictl("stop", "nosuch")
+    assert "nnictl stop --all" in nnictl("stop", "all", code=1)
     id = create(nnictl, tmp_path, port)
-    # As in NNI, because scripts stop what may have ended.
     assert f"no running experiment has the port {port + 1}" in nnictl("stop", "-p", port + 1)
     nnictl("stop", id)
     assert f"experiment {id} is not running" in nnictl("stop", id)
     assert "There is no experiment running" in nnictl("stop")
+
+
+def test_the_beginning_of_several_ids_stops_none(monkeypatch, capsys):
+    rows = [argparse.Namespace(id=id, pages="http://x", port=1) for id in ("ab", "ac", "b")]
+    monkeypatch.setattr(nnictl_module, "_rows", lambda: rows)
+    nnictl_module._stop(argparse.Namespace(id="a", port=None, all=False))
+    assert capsys.readouterr().err == "ERROR: a is ambiguous: ab, ac\n"
 
 
 def test_ctrl_c_in_the_foreground_stops_the_search(nnictl, tmp_path, port):

@@ -51,6 +51,10 @@ class Failure(Exception):
     """The command cannot be executed. The message contains the cause."""
 
 
+class NothingToStop(Exception):
+    """No running experiment was named, or several were. NNI's exit code is 0, and scripts start with ``stop``."""
+
+
 _FAILURES = (Failure, _archive.ArchiveError, _algorithms.RegistryError, RestError, NotRunning)
 
 
@@ -360,9 +364,12 @@ def _view(args: argparse.Namespace) -> None:
 
 
 def _stop(args: argparse.Namespace) -> None:
-    rows = _rows()
-    stopped = False
-    for row in _to_stop(rows, args):
+    try:
+        rows = _to_stop(_rows(), args)
+    except NothingToStop as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return
+    for row in rows:
         print(f"INFO:  Stopping experiment {row.id}")
         if row.url:
             _manager(row, ["experiment", "stop", row.id])
@@ -370,23 +377,16 @@ def _stop(args: argparse.Namespace) -> None:
             wait_until_gone(row.folder)
         _stop_viewer(row)
         print("INFO:  Stop experiment success.")
-        stopped = True
-    if not stopped:
-        # NNI's exit code is 0 here, and scripts start with this command.
-        which = "There is no experiment running..."
-        if args.id:
-            which = f"experiment {args.id} is not running"
-        elif args.port is not None:
-            which = f"no running experiment has the port {args.port}"
-        print(f"ERROR: {which}", file=sys.stderr)
 
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
     """Returns the experiments to stop: by port, by id, by a prefix of an id, or the only running one."""
     running = [row for row in rows if row.pages]
+    if args.id == "all":
+        raise Failure("`nnictl stop --all` stops all experiments")
     if args.all:
-        return running
-    if args.port is not None:
+        found = running
+    elif args.port is not None:
         found = [row for row in running if row.port == args.port]
         if args.id and found and found[0].id != args.id:
             raise Failure(f"experiment {found[0].id} is on port {args.port}, not {args.id}")
@@ -394,15 +394,21 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
         exact = [row for row in running if row.id == args.id]
         found = exact or [row for row in running if row.id.startswith(args.id.rstrip("*"))]
         if len(found) > 1 and not args.id.endswith("*"):
-            raise Failure(f"{args.id} is ambiguous: {', '.join(row.id for row in found)}")
+            raise NothingToStop(f"{args.id} is ambiguous: {', '.join(row.id for row in found)}")
     else:
         found = running
         if len(found) > 1:
             _print_rows(found)
             raise Failure("several experiments are running; name one by its id, or stop all with --all")
-    if not found and args.id and args.port is None and all(row.id != args.id for row in rows):
-        raise Failure(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
-    return found
+    if found:
+        return found
+    if args.port is not None:
+        raise NothingToStop(f"no running experiment has the port {args.port}")
+    if not args.id or args.all:
+        raise NothingToStop("There is no experiment running...")
+    if any(row.id == args.id for row in rows):
+        raise NothingToStop(f"experiment {args.id} is not running")
+    raise NothingToStop(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
 
 
 def _viewer(folder: Path) -> Optional[dict[str, Any]]:
@@ -716,7 +722,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="nnictl", description="NNI's commands, executed by trial-manager (trialkeeper-nni)."
     )
     parser.add_argument("--version", "-v", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.set_defaults(function=_hint)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     create = _command(commands, "create", _create, "run an experiment file in the background", id=None)
     create.add_argument("--config", "-c", required=True, help="experiment file")
@@ -801,15 +808,15 @@ def _add_trial(commands: Any) -> None:
 
 def _add_algo(commands: Any) -> None:
     group = _group(commands, "algo", "name algorithms of your own, for `tuner: {name: NAME}`")
-    register = _command(
-        group, "register", _algo_register, "register the algorithms that a file describes", id=None
-    )
+    help = "register the algorithms that a file describes"
+    register = _command(group, "register", _algo_register, help, id=None, aliases=["reg"])
     register.add_argument("--meta_path", "-m", required=True, help="file with algoType, builtinName and className")
-    for name, function, help in [
-        ("unregister", _algo_unregister, "remove an algorithm from the registry"),
-        ("show", _algo_show, "print the description of an algorithm"),
+    for name, aliases, function, help in [
+        ("unregister", ["unreg"], _algo_unregister, "remove an algorithm from the registry"),
+        ("show", [], _algo_show, "print the description of an algorithm"),
     ]:
-        _command(group, name, function, help, id=None).add_argument("name", help="name of the algorithm")
+        command = _command(group, name, function, help, id=None, aliases=aliases)
+        command.add_argument("name", help="name of the algorithm")
     _command(group, "list", _algo_list, "list the registered algorithms", id=None)
 
 
@@ -838,13 +845,19 @@ def _add_log(commands: Any) -> None:
     trial.add_argument("--trial_id", "-T", help="the trial")
 
 
+def _hint(_: argparse.Namespace) -> None:
+    print('Please run "nnictl {positional argument} --help" to see nnictl guidance.')
+
+
 def _group(commands: Any, name: str, help: str) -> Any:
     group = commands.add_parser(name, help=help, description=help)
-    return group.add_subparsers(required=True, metavar="COMMAND")
+    return group.add_subparsers(metavar="COMMAND")
 
 
-def _command(commands: Any, name: str, function: Any, help: str, id: Optional[str] = "optional") -> Any:
-    command = commands.add_parser(name, help=help, description=help)
+def _command(
+    commands: Any, name: str, function: Any, help: str, id: Optional[str] = "optional", aliases: Sequence[str] = ()
+) -> Any:
+    command = commands.add_parser(name, aliases=aliases, help=help, description=help)
     if id is not None:
         nargs = None if id == "required" else "?"
         command.add_argument("id", nargs=nargs, metavar="ID", help="the experiment [the only one that runs]")
