@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -53,6 +54,34 @@ def test_a_silenced_package_prints_nothing(monkeypatch, capsys):
     nni.silence_stdout()
     nni.report_final_result(0.5)
     assert capsys.readouterr().out == ""
+
+
+_IN_A_TRIAL = {"NNI_PLATFORM": "local"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "printed"),
+    [
+        (_IN_A_TRIAL, "import nni; logging.info('said')", r"INFO:root:said\n"),
+        (_IN_A_TRIAL, "import nni; logging.debug('said')", ""),
+        (_IN_A_TRIAL, "import nni; mine.info('said')", r"\[[-0-9]+ [:0-9]+\] INFO \(mine/MainThread\) said\n"),
+        (_IN_A_TRIAL, "import nni; mine.debug('said')", ""),
+        (_IN_A_TRIAL, "import nni; mine.addHandler(logging.StreamHandler()); mine.info('said')", r"said\n"),
+        (_IN_A_TRIAL, "import nni; logging.basicConfig(level='WARNING'); mine.info('said')", ""),
+        (_IN_A_TRIAL, "import nni; logging.basicConfig(format='+%(message)s'); mine.info('said')", r"\+said\n"),
+        (_IN_A_TRIAL, "logging.basicConfig(format='+%(message)s'); import nni; mine.info('said')", r"\+said\n"),
+        (_IN_A_TRIAL, "logging.basicConfig(level='DEBUG'); import nni; mine.debug('said')", r"DEBUG:mine:said\n"),
+        ({"NNI_PLATFORM": "unittest"}, "import nni; mine.info('said')", ""),
+        ({**_IN_A_TRIAL, "SDK_PROCESS": "dispatcher"}, "import nni; mine.info('said')", ""),
+        ({}, "import nni; mine.info('said')", ""),
+        ({}, "import nni; nni.enable_global_logging(); mine.info('said')", r".* said\n"),
+        ({}, "import nni; [nni.enable_global_logging(on) for on in (True, False)]; mine.info('said')", ""),
+    ],
+)
+def test_the_logs_of_a_trial_are_printed(variables, code, printed):
+    command = [sys.executable, "-c", f"import logging; mine = logging.getLogger('mine'); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    assert re.fullmatch(printed, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(

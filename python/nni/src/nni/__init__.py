@@ -7,6 +7,7 @@ compression or feature engineering.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ from nni.trial import (  # noqa: E402
     get_next_parameters,
     get_sequence_id,
     get_trial_id,
+    is_in_trial,
     report_final_result,
     report_intermediate_result,
 )
@@ -64,6 +66,10 @@ __all__ = [
     "silence_stdout",
     "trace",
 ]
+
+# By default, Python shows only warnings, and NNI's trials log more.
+if is_in_trial() and os.environ.get("SDK_PROCESS") != "dispatcher":
+    enable_global_logging()
 
 #: The modules that scripts can use after `import nni`. They are imported on first use, because trials need none.
 _LAZY = frozenset(

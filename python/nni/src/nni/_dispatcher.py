@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from nni._stdout import LOG_FORMAT
 from nni._websocket import WebSocket
 from nni.assessor import Assessor, AssessResult
 from nni.runtime.msg_dispatcher_base import MsgDispatcherBase
@@ -296,7 +297,7 @@ def _log_to_file() -> None:
         logging.basicConfig(
             filename=Path(folder) / "dispatcher.log",
             level=os.environ.get("NNI_LOG_LEVEL", "info").upper(),
-            format="[%(asctime)s] %(levelname)s (%(name)s/%(threadName)s) %(message)s",
+            format=LOG_FORMAT,
         )
 
 

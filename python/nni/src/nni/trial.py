@@ -48,7 +48,7 @@ def get_next_parameter() -> Any:
         result of another point.
     """
     global _record
-    if not _in_a_trial():
+    if not is_in_trial():
         _record = {"parameters": {}}
         warnings.warn(
             "nni.get_next_parameter(): no parameters, because NNI_PLATFORM is not set: this is not a trial",
@@ -117,7 +117,7 @@ def overwrite_intermediate_seq(value: int) -> None:
         _sequence = int(value)
 
 
-def _in_a_trial() -> bool:
+def is_in_trial() -> bool:
     return os.environ.get("NNI_PLATFORM") not in (None, "", "unittest")
 
 
@@ -150,7 +150,7 @@ def _read_file() -> str:
 
 def _report(kind: str, sequence: int, value: Any) -> None:
     text = json.dumps(value, default=_converted)
-    if not _in_a_trial():
+    if not is_in_trial():
         say(f"nni: {'final' if kind == 'FINAL' else 'intermediate'} result {text}")
         return
     record = {
