@@ -425,13 +425,33 @@ pub(super) fn read_assessor(
     Ok(Some(choice))
 }
 
+/// The variable with the interpreter of files that name none. `nnictl` sets it to its own, as NNI does.
+const PYTHON_VARIABLE: &str = "TRIAL_MANAGER_PYTHON";
+
+/// Returns the interpreter that the environment names for files that name none.
+pub(super) fn default_interpreter() -> Option<String> {
+    std::env::var(PYTHON_VARIABLE).ok().filter(|python| !python.is_empty())
+}
+
 /// Reads `pythonInterpreter`: a name to find in `PATH`, or a path relative to the file's folder. Symbolic links are not
-/// resolved, because the interpreter of a virtual environment is a link whose name matters.
+/// resolved, because the interpreter of a virtual environment is a link whose name matters. `has_classes`: the file
+/// names a class that runs in the interpreter.
 pub(super) fn read_interpreter(
     top: &mut Section,
     base: PathBase<'_>,
+    has_classes: bool,
 ) -> Result<Option<String>, Problem> {
-    let Some(given) = top.string("pythonInterpreter")? else { return Ok(None) };
+    let given = match top.string("pythonInterpreter")? {
+        Some(given) => given,
+        None => match default_interpreter().filter(|_| has_classes) {
+            Some(default) => {
+                // A later manager of the experiment may have another environment.
+                top.record("pythonInterpreter", &default);
+                default
+            }
+            None => return Ok(None),
+        },
+    };
     if !given.contains('/') {
         return Ok(Some(given));
     }

@@ -246,6 +246,8 @@ impl Algorithms {
             algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
         let goals = goals::with_direction(goals, objective.as_deref(), direction);
         algorithms::set_goals(&goals, search_space, &mut tuner)?;
+        let has_classes = matches!(tuner, TunerChoice::Nni { .. })
+            || matches!(assessor, Some(AssessorChoice::Nni(_)));
         Ok(Self {
             tuner,
             assessor,
@@ -254,7 +256,7 @@ impl Algorithms {
             direction,
             direction_assumed,
             gpu_indices,
-            python_interpreter: algorithms::read_interpreter(top, base)?,
+            python_interpreter: algorithms::read_interpreter(top, base, has_classes)?,
             patience: read_tuner_patience(top)?,
         })
     }

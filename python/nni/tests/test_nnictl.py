@@ -390,8 +390,7 @@ def test_an_algorithm_that_is_registered_is_used_by_its_name(nnictl, tmp_path, p
     assert nnictl("algo", "list").count("| demotuner       | tuner      | demo.Tuner") == 1
     assert json.loads(nnictl("algo", "show", "DemoTuner"))["className"] == "demo.Tuner"
     text = FILE.format(trials=1).replace("name: Random, classArgs: {", "name: demotuner, classArgs: {x: 0.25, ")
-    text = text.replace(", optimize_mode: minimize", "") + f"pythonInterpreter: {sys.executable}\n"
-    (tmp_path / "experiment.yml").write_text(text)
+    (tmp_path / "experiment.yml").write_text(text.replace(", optimize_mode: minimize", ""))
     (tmp_path / "gate").touch()
     nnictl("create", "-c", "experiment.yml", "-p", port)
     wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
@@ -402,6 +401,32 @@ def test_an_algorithm_that_is_registered_is_used_by_its_name(nnictl, tmp_path, p
     assert "algoType 'x' is not one of tuner, assessor, advisor" in nnictl(
         "algo", "register", "-m", "meta.yml", code=1
     )
+
+
+@pytest.mark.parametrize("words", [(), ("-f",)])
+def test_an_own_class_runs_in_the_python_of_nnictl(nnictl, tmp_path, port, monkeypatch, words):
+    code, path = tmp_path / "code", tmp_path / "path"
+    code.mkdir()
+    path.mkdir()
+    (path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(path), prepend=os.pathsep)
+    (code / "demo.py").write_text(
+        "class Tuner:\n    def update_search_space(self, space): pass\n"
+        "    def generate_multiple_parameters(self, ids, **_): return [{'x': 0.25} for _ in ids]\n"
+        "    def receive_trial_result(self, *_, **__): pass\n"
+    )
+    (code / "gate").touch()
+    own = "className: demo.Tuner}}  # NNI needs no interpreter."
+    text = FILE.replace("name: Random, classArgs: {{optimize_mode: minimize}}}}", own)
+    (code / "experiment.yml").write_text(text.format(trials=-1))
+    said = nnictl("create", "-c", "code/experiment.yml", "-p", port, code=1)
+    assert "code/experiment.yml: line 3, column 1: maxTrialNumber" in said
+    (code / "experiment.yml").write_text(text.format(trials=1))
+    nnictl("create", "-c", "code/experiment.yml", "-p", port, *words)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    assert '"parameters\\":{\\"x\\":0.25}' in nnictl("trial", "ls")
+    assert json.loads(nnictl("config", "show"))["pythonInterpreter"] == sys.executable
 
 
 def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):

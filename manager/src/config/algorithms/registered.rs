@@ -34,9 +34,10 @@ pub(in crate::config) fn resolve_registered_names(
 ) -> Vec<NotRegistered> {
     let Some(members) = document.as_object_mut() else { return Vec::new() };
     let given = document::find_member(members, "pythonInterpreter").and_then(Value::as_str);
+    let given = given.map(str::to_owned).or_else(algorithms::default_interpreter);
     let python = given.map_or_else(
         || PathBuf::from(DEFAULT_PYTHON),
-        |given| algorithms::interpreter_path(given, base),
+        |given| algorithms::interpreter_path(&given, base),
     );
     let mut missing = Vec::new();
     for section in ["tuner", "advisor", "assessor"] {

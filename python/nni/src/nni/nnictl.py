@@ -219,6 +219,8 @@ def _launch(
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port), "--data-dir", str(data_dir)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
+    # As in NNI, this Python runs the algorithms of a file that names no other.
+    os.environ.setdefault("TRIAL_MANAGER_PYTHON", sys.executable)
     data_dir.mkdir(parents=True, exist_ok=True)
     # The logs of a new experiment are moved into its folder when its id is known.
     streams = ("stdout", "stderr")
