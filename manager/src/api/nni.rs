@@ -283,7 +283,7 @@ async fn experiment_metadata(shared: &Shared) -> Result<Value, Error> {
         "tag": [],
         "pid": std::process::id(),
         "webuiUrl": [],
-        "logDir": data_dir(&shared),
+        "logDir": data_dir(shared),
         "prefixUrl": Value::Null,
     }))
 }
