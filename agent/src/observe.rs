@@ -249,6 +249,8 @@ impl Observer {
             duration_ms: Some(to_millis(self.elapsed())),
             stdout_tail: self.masked_tail(&self.stdout),
             stderr_tail: self.masked_tail(&self.stderr),
+            // The first process of a container. Elsewhere, other trials may be in the same control group.
+            is_alone_in_cgroup: std::process::id() == 1,
             cgroup_before: self.cgroup_before.clone(),
             cgroup_after: self.cgroup.as_ref().map(CgroupReader::read),
             process_peak_bytes: self.process_peak_bytes,

@@ -204,7 +204,7 @@ impl Supervisor {
         match event {
             LoopEvent::Signal(ReceivedSignal::Child) => self.reap(phase, state),
             LoopEvent::Signal(ReceivedSignal::Sent(Signal::SIGTERM, sender)) => {
-                Some(self.handle_stop_signal(sender, state))
+                self.handle_stop_signal(sender, state)
             }
             LoopEvent::Signal(ReceivedSignal::Sent(signal, sender)) => {
                 if !phase.is_reaped() {
@@ -232,7 +232,13 @@ impl Supervisor {
         }
     }
 
-    fn handle_stop_signal(&mut self, sender: SignalSource, state: &mut LoopState) -> Event {
+    fn handle_stop_signal(&mut self, sender: SignalSource, state: &mut LoopState) -> Option<Event> {
+        // GNU `timeout` sends the same signal twice: to its child, and to its group.
+        let now = Instant::now();
+        if state.stop_signalled_at.is_some_and(|first| now < first + SHARED_TERM_WAIT) {
+            return None;
+        }
+        state.stop_signalled_at.get_or_insert(now);
         state.record_sender(sender);
         state.record_sigterm();
         state.stop_signals += 1;
@@ -240,10 +246,10 @@ impl Supervisor {
             let message = "trialkeeper received SIGTERM and stops the trial";
             self.intake.note("stop-asked", message);
         }
-        match state.stop_signals {
+        Some(match state.stop_signals {
             1 => Event::StopRequested { grace: self.grace },
             _ => Event::SecondStopSignal,
-        }
+        })
     }
 
     fn handle_timer(
@@ -298,6 +304,7 @@ impl Supervisor {
     /// Reaps ended processes, and returns the resulting event for the phase, if any.
     fn reap(&mut self, phase: &Phase, state: &mut LoopState) -> Option<Event> {
         let left = self.remaining();
+        self.trial.stop_orphans();
         self.replace_guard();
         if let Ok(status) = self.exit.try_recv() {
             let exit = trial_exit(status);

@@ -3,6 +3,7 @@
 //! Only this module and its submodules contain `unsafe` code, and only they send signals to the trial. They must not
 //! wait for a process: that is the task of `reap`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::trial::environment::EnvironmentChanges;
 use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{ChildRole, Reaper};
-use crate::trial::signals::signal_number;
+use crate::trial::signals::{handles_sigterm, signal_number};
 use crate::trial::terminal::Terminal;
 use spawn::Outputs;
 use tree::Process;
@@ -105,6 +106,10 @@ pub struct Trial {
     guard_count: u32,
     terminal: Option<Terminal>,
     reaped: bool,
+    /// The programs that handled SIGTERM when the trial was stopped.
+    stopped_programs: Vec<u32>,
+    /// Processes below them, which got no signal of their own.
+    spared: HashSet<u32>,
 }
 
 /// A guard that has ended before the agent.
@@ -175,7 +180,17 @@ pub fn start(
     };
     let reaper = reaper.clone();
     Ok((
-        Trial { pid, reaper, on_agent_death, guard: None, guard_count: 0, terminal, reaped: false },
+        Trial {
+            pid,
+            reaper,
+            on_agent_death,
+            guard: None,
+            guard_count: 0,
+            terminal,
+            reaped: false,
+            stopped_programs: Vec::new(),
+            spared: HashSet::new(),
+        },
         exit,
     ))
 }
@@ -187,6 +202,13 @@ fn start_error(program: PathBuf, source: io::Error) -> Error {
             Error::Spawn { program, source }
         }
         _ => Error::NotExecutable { program, source },
+    }
+}
+
+/// Sends a signal to a process, which may have ended since it was found.
+fn send_signal(pid: u32, signal: Signal) {
+    if let Ok(pid) = i32::try_from(pid) {
+        kill(Pid::from_raw(pid), signal).ok();
     }
 }
 
@@ -208,6 +230,8 @@ impl Trial {
                 guard_count: 0,
                 terminal: None,
                 reaped: false,
+                stopped_programs: Vec::new(),
+                spared: HashSet::new(),
             },
             exit,
         )
@@ -310,12 +334,39 @@ impl Trial {
         tree::descendants(std::process::id(), &self.reaper.helpers())
     }
 
-    /// Sends SIGTERM to the whole tree. `reaped`: the trial's own process was reaped, so its pid may belong to another
+    /// Sends SIGTERM to the tree, and spares the processes below programs that handle SIGTERM: a training script may need
+    /// them for its last checkpoint. `reaped`: the trial's own process was reaped, so its pid may belong to another
     /// process.
-    pub fn stop(&self, reaped: bool) {
-        self.signal_tree(Signal::SIGTERM, reaped);
+    pub fn stop(&mut self, reaped: bool) {
+        let tree = self.tree();
+        self.stopped_programs = tree::programs_that(&tree, handles_sigterm);
+        self.spared = tree::below(&tree, &self.stopped_programs);
+        if self.spared.is_empty() {
+            self.signal_tree(Signal::SIGTERM, reaped);
+        } else {
+            let own = (!reaped).then(|| self.pid());
+            let others = tree.iter().map(|it| it.pid).filter(|pid| Some(*pid) != own);
+            for pid in own.into_iter().chain(others).filter(|pid| !self.spared.contains(pid)) {
+                send_signal(pid, Signal::SIGTERM);
+            }
+        }
         // A stopped process receives SIGTERM only after it is continued.
         self.signal_tree(Signal::SIGCONT, reaped);
+    }
+
+    /// Sends SIGTERM to the spared processes whose program has ended.
+    pub fn stop_orphans(&mut self) {
+        if self.spared.is_empty() {
+            return;
+        }
+        let tree = self.tree();
+        let below = tree::below(&tree, &self.stopped_programs);
+        for orphan in
+            tree.iter().filter(|it| self.spared.contains(&it.pid) && !below.contains(&it.pid))
+        {
+            send_signal(orphan.pid, Signal::SIGTERM);
+        }
+        self.spared.retain(|pid| below.contains(pid));
     }
 
     /// Sends SIGKILL to the whole tree and returns the processes that were alive.
@@ -329,10 +380,7 @@ impl Trial {
             self.signal_group(signal);
         }
         for member in tree.iter().filter(|member| reaped || member.group != self.pid()) {
-            if let Ok(pid) = i32::try_from(member.pid) {
-                // The process may have ended since the walk.
-                kill(Pid::from_raw(pid), signal).ok();
-            }
+            send_signal(member.pid, signal);
         }
         tree
     }

@@ -49,6 +49,8 @@ pub struct Observations {
     pub stdout_tail: Vec<u8>,
     /// The last bytes of standard error.
     pub stderr_tail: Vec<u8>,
+    /// `true` if the control group contains no other trial.
+    pub is_alone_in_cgroup: bool,
     /// The control group before the trial was started.
     pub cgroup_before: Option<CgroupSample>,
     /// The control group after the end.
@@ -221,6 +223,11 @@ fn conclude_end(observed: &Observations, exit: TrialExit) -> Conclusion {
         .unwrap_or_else(|| conclude_from_exit(observed, exit))
 }
 
+/// Returns whether the output says that one of the trial's processes was killed.
+fn has_killed_child(observed: &Observations) -> bool {
+    find_hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled)
+}
+
 /// Concludes that the kernel's out-of-memory killer ended the trial, from its counter or from the signs of a kill at
 /// the limit.
 fn conclude_oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
@@ -230,21 +237,22 @@ fn conclude_oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Concl
         Some(kills) if kills > 0 && killed => {
             (Confidence::Certain, "The kernel killed the trial when memory ran out".to_owned())
         }
-        Some(kills) if kills > 0 => {
+        // Otherwise, the kernel may have killed another trial.
+        Some(kills) if kills > 0 && (observed.is_alone_in_cgroup || has_killed_child(observed)) => {
             let what = format!(
                 "The kernel killed {kills} of the trial's processes when memory ran out, and {}",
                 describe_exit(exit)
             );
             (Confidence::Likely, what)
         }
-        // The counter excludes the kernel, so another process sent the signal.
+        // A counter of 0 excludes the kernel, so another process sent the signal.
         Some(_) => return None,
         None if killed && is_near_limit(observed) => {
             let what =
                 "The trial was killed when its memory was nearly used up, probably by the kernel";
             (Confidence::Possible, what.to_owned())
         }
-        None if !killed && find_hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
+        None if !killed && has_killed_child(observed) => {
             let what = format!(
                 "One of the trial's processes was killed, probably when memory ran out, and {}",
                 describe_exit(exit)

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::observe::sample::gpu::{
@@ -83,6 +84,15 @@ impl NvidiaGpus {
                 named.spawn(move || copy_lines(reader, &events)).ok();
                 self.running = Some(running);
                 ProbeEvent::Started
+            }
+            // The limit of processes or files may be reached only briefly.
+            Err(error)
+                if matches!(
+                    error.raw_os_error().map(Errno::from_raw),
+                    Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE)
+                ) =>
+            {
+                ProbeEvent::Ended
             }
             Err(_) => ProbeEvent::Absent,
         }

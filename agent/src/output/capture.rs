@@ -192,13 +192,20 @@ impl CaptureShared {
         if state.started {
             return;
         }
-        state.started = true;
         let shared = Arc::clone(self);
         let thread =
             thread::Builder::new().name("capture".to_owned()).stack_size(HELPER_STACK_BYTES);
-        if let Err(source) = thread.spawn(move || shared.run()) {
-            state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
-            state.pump_wait = DISK_TIMEOUT;
+        match thread.spawn(move || shared.run()) {
+            Ok(_) => {
+                state.started = true;
+                state.pump_wait = Duration::ZERO;
+            }
+            // The next output tries again.
+            Err(source) => {
+                state.outcome.error =
+                    Some(format!("cannot start a thread for the files: {source}"));
+                state.pump_wait = DISK_TIMEOUT;
+            }
         }
     }
 

@@ -110,8 +110,8 @@ fn create_and_fill(
     let make = || fs::DirBuilder::new().mode(mode).create(&path);
     let is_new = match make() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let above = path.parent().unwrap_or(&path);
-            fs::DirBuilder::new().recursive(true).mode(mode).create(above)?;
+            // Only the run's own directory is private. Other users may share the folders above it.
+            fs::create_dir_all(path.parent().unwrap_or(&path))?;
             make()
         }
         outcome => outcome,

@@ -40,8 +40,12 @@ impl SdkChannel {
                     environment.set.push((name.into(), value.into()));
                 };
                 set(CHANNEL_VARIABLE, channel.url());
-                for name in ["NO_PROXY", "no_proxy"] {
-                    set(name, no_proxy(std::env::var(name).ok().as_deref()));
+                // Python prefers the lower-case variable, so both get the user's list.
+                let names = ["NO_PROXY", "no_proxy"];
+                let values = names.map(|name| std::env::var(name).ok());
+                for (name, value) in names.into_iter().zip(&values) {
+                    let list = value.as_ref().or_else(|| values.iter().flatten().next());
+                    set(name, no_proxy(list.map(String::as_str)));
                 }
                 Self(Some(channel))
             }

@@ -17,6 +17,8 @@ pub(super) struct LoopState {
     pub(super) ending: Ending,
     /// The number of SIGTERM signals that the agent has received.
     pub(super) stop_signals: u32,
+    /// The time of the first of them.
+    pub(super) stop_signalled_at: Option<Instant>,
     /// The last signal forwarded to the trial.
     pub(super) forwarded_signal: Option<u8>,
     /// The end of the wait for the agent's own SIGTERM, after SIGTERM from another sender ended the trial.
@@ -36,6 +38,7 @@ impl LoopState {
             started: now,
             ending: Ending::default(),
             stop_signals: 0,
+            stop_signalled_at: None,
             forwarded_signal: None,
             shared_term_until: None,
             metric_file_watcher: None,

@@ -60,7 +60,7 @@ impl Signals {
     /// and before any other thread exists.
     pub fn listen() -> Result<Self, io::Error> {
         let ignored = std::fs::read_to_string("/proc/self/status")
-            .map(|status| ignored_mask(&status))
+            .map(|status| signal_mask(&status, "SigIgn:"))
             .unwrap_or_default();
         let handled = HANDLED_SIGNALS
             .into_iter()
@@ -174,11 +174,17 @@ fn signal_bit(signal: Signal) -> u64 {
     1 << (signal_number(signal) - 1)
 }
 
-/// PURE: returns the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), or 0 if unknown.
-fn ignored_mask(status: &str) -> u64 {
+/// Returns whether process `pid` has a handler for SIGTERM.
+pub fn handles_sigterm(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| signal_mask(&status, "SigCgt:") & signal_bit(Signal::SIGTERM) != 0)
+}
+
+/// PURE: returns a mask of signals in the text of `/proc/PID/status` (bit n-1 is signal n), or 0 if unknown.
+fn signal_mask(status: &str, name: &str) -> u64 {
     status
         .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .find_map(|line| line.strip_prefix(name))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
 }
@@ -190,9 +196,12 @@ mod tests {
     #[test]
     fn the_ignored_mask_is_read() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        assert_eq!(ignored_mask(status), signal_bit(Signal::SIGHUP) | signal_bit(Signal::SIGPIPE));
+        assert_eq!(
+            signal_mask(status, "SigIgn:"),
+            signal_bit(Signal::SIGHUP) | signal_bit(Signal::SIGPIPE)
+        );
         for broken in ["", "SigIgn:", "SigIgn:\tzz"] {
-            assert_eq!(ignored_mask(broken), 0, "{broken:?}");
+            assert_eq!(signal_mask(broken, "SigIgn:"), 0, "{broken:?}");
         }
     }
 }

@@ -139,8 +139,9 @@ impl ChildSetup<'_> {
         }
         #[expect(unsafe_code, reason = "nix has no safe function to set a signal's action")]
         // SAFETY: the default action runs no code of this program. Rust programs ignore SIGPIPE, and the agent also
-        // SIGXFSZ. Other programs do not expect that.
+        // SIGXFSZ. Other programs do not expect that. A trial that ignores SIGTERM could not be stopped gracefully.
         unsafe {
+            signal(Signal::SIGTERM, SigHandler::SigDfl)?;
             signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
             signal(Signal::SIGXFSZ, SigHandler::SigDfl)?;
         }

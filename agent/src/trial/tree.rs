@@ -89,6 +89,25 @@ fn all_processes() -> Vec<Process> {
         .collect()
 }
 
+/// Returns the members of `tree` that handle a signal, which they then end their own processes for. Shells run their
+/// handler only after the program in the foreground, so they do not count.
+pub fn programs_that(tree: &[Process], handle: impl Fn(u32) -> bool) -> Vec<u32> {
+    let programs = tree.iter().filter(|it| !it.name.ends_with("sh") && handle(it.pid));
+    programs.map(|it| it.pid).collect()
+}
+
+/// PURE: returns the members of `tree` below `programs`.
+pub fn below(tree: &[Process], programs: &[u32]) -> HashSet<u32> {
+    let mut open: Vec<u32> =
+        tree.iter().map(|it| it.pid).filter(|pid| programs.contains(pid)).collect();
+    let mut below = HashSet::new();
+    while let Some(pid) = open.pop() {
+        let children = tree.iter().filter(|it| it.parent == pid).map(|it| it.pid);
+        open.extend(children.filter(|child| below.insert(*child)));
+    }
+    below
+}
+
 /// PURE: returns the live descendants of `roots`, and with `with_roots` the roots too.
 fn select_descendants(
     all: Vec<Process>,
@@ -136,6 +155,30 @@ mod tests {
 
     fn process(pid: u32, parent: u32) -> Process {
         Process { pid, parent, group: pid, name: "x".to_owned(), zombie: false }
+    }
+
+    #[test]
+    fn only_programs_that_handle_the_signal_protect_those_below() {
+        let named =
+            |pid, parent, name: &str| Process { name: name.to_owned(), ..process(pid, parent) };
+        let tree = [
+            named(2, 1, "bash"),
+            named(3, 2, "python3"),
+            named(4, 3, "python3"),
+            named(5, 4, "python3"),
+            named(6, 2, "sleep"),
+        ];
+        for (handles, below) in [
+            (vec![], vec![]),
+            (vec![2], vec![]),
+            (vec![3], vec![4, 5]),
+            (vec![2, 4], vec![5]),
+            (vec![3, 4, 5], vec![4, 5]),
+        ] {
+            let programs = programs_that(&tree, |pid| handles.contains(&pid));
+            let found = super::below(&tree, &programs);
+            assert_eq!(found, below.into_iter().collect(), "{handles:?}");
+        }
     }
 
     #[test]

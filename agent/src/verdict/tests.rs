@@ -25,7 +25,12 @@ fn with_stderr(observed: Observations, stderr: &str) -> Observations {
 
 fn with_oom_kills(observed: Observations, before: u64, after: u64) -> Observations {
     let counted = |kills| Some(CgroupSample { oom_kills: Some(kills), ..CgroupSample::default() });
-    Observations { cgroup_before: counted(before), cgroup_after: counted(after), ..observed }
+    Observations {
+        is_alone_in_cgroup: true,
+        cgroup_before: counted(before),
+        cgroup_after: counted(after),
+        ..observed
+    }
 }
 
 fn with_memory_peak(observed: Observations, peak: u64, limit: u64) -> Observations {
@@ -83,6 +88,7 @@ fn the_cause_follows_the_table() {
     use Confidence::{Certain, Likely, Possible};
     let asked = StopBy::Manager;
     let lost = |observed| Observations { gpus_lost: vec!["GPU-1".to_owned()], ..observed };
+    let shared = |observed| Observations { is_alone_in_cgroup: false, ..observed };
     let program = || "train".to_owned();
     let start = |end| Observations { end, ..Observations::default() };
     #[rustfmt::skip]
@@ -105,6 +111,9 @@ fn the_cause_follows_the_table() {
         ("the same behind a shell",      with_oom_kills(exited_with_code(137), 0, 1),                                     Cause::OomKernel,     Class::Permanent, Certain),
         ("a child killed",               with_oom_kills(exited_with_code(1), 0, 2),                                       Cause::OomKernel,     Class::Permanent, Likely),
         ("the kernel outweighs output",  with_oom_kills(with_stderr(exited_with_code(1), CUDA), 0, 1),                    Cause::OomKernel,     Class::Permanent, Likely),
+        ("another trial's kill",         shared(with_oom_kills(exited_with_code(1), 0, 1)),                               Cause::Exit,          Class::UserError, Certain),
+        ("its own kill beside others",   shared(with_oom_kills(ended_by_signal(9), 0, 1)),                                Cause::OomKernel,     Class::Permanent, Certain),
+        ("its own child's kill",         shared(with_oom_kills(with_stderr(exited_with_code(1), "x is killed by signal: Killed.\n"), 0, 1)), Cause::OomKernel, Class::Permanent, Likely),
         ("the counter says no",          with_oom_kills(ended_by_signal(9), 4, 4),                                        Cause::Signal,        Class::Transient, Certain),
         ("killed at the limit",          with_memory_peak(ended_by_signal(9), 950, 1_000),                                Cause::OomKernel,     Class::Permanent, Possible),
         ("killed below the limit",       with_memory_peak(ended_by_signal(9), 949, 1_000),                                Cause::Signal,        Class::Transient, Certain),

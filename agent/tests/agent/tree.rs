@@ -81,10 +81,58 @@ fn a_second_term_shortens_the_grace() {
     let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = TestAgent::shell(&["--grace", "1h"], line).start().wait_for("ready");
     running.send_signal(Signal::SIGTERM);
-    // Two pending signals of one kind are merged, so the second must be sent after the first was handled.
     let running = running.wait_for("asked");
-    running.send_signal(Signal::SIGTERM);
+    // Signals that follow the first one at once count as the same.
+    let agent = running.pid();
+    wait_until("the trial is killed", || {
+        running.send_signal(Signal::SIGTERM);
+        children(agent).is_empty()
+    });
     assert_eq!(running.wait().code, Some(137));
+}
+
+/// A script with workers, such as those of data loaders, that saves a checkpoint when it is asked to stop.
+const SCRIPT_WITH_WORKERS: &str = r#"
+import os, signal, time
+
+main, asked = os.getpid(), []
+for _ in range(2):
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, lambda *_: os.getppid() == main and open("hit", "w"))
+        while os.getppid() == main:
+            time.sleep(0.01)
+        os._exit(0)
+signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+open("ready", "w")
+while not asked:
+    time.sleep(0.01)
+open("saved", "w")
+"#;
+
+#[test]
+fn a_stop_spares_the_workers_of_a_program_that_handles_it() {
+    for line in ["exec python3 main.py", "python3 main.py; exit $?"] {
+        let agent = TestAgent::shell(&["--grace", "1h"], line);
+        std::fs::write(agent.dir.path().join("main.py"), SCRIPT_WITH_WORKERS).unwrap();
+        let running = agent.start().wait_for("ready");
+        running.send_signal(Signal::SIGTERM);
+        let ended = running.wait();
+        let has = |name: &str| ended.path(name).exists();
+        assert!(has("saved") && !has("hit"), "{line}");
+    }
+}
+
+/// A script that leaves workers behind, which do not end by themselves.
+#[test]
+fn spared_workers_are_stopped_when_their_program_has_ended() {
+    let script = SCRIPT_WITH_WORKERS.replace("while os.getppid() == main:", "while True:");
+    let script = script
+        .replace("lambda *_: os.getppid() == main and open(\"hit\", \"w\")", "signal.SIG_DFL");
+    let agent = TestAgent::shell(&["--grace", "1h"], "exec python3 main.py");
+    std::fs::write(agent.dir.path().join("main.py"), script).unwrap();
+    let running = agent.start().wait_for("ready");
+    running.send_signal(Signal::SIGTERM);
+    assert_eq!(running.wait().code, Some(0));
 }
 
 #[test]
