@@ -58,11 +58,11 @@ fn a_report_draws_every_trial_and_every_parameter() {
 #[test]
 fn a_report_shows_stopped_trials_the_code_and_the_pareto_front() {
     let bed = TestBed::new();
-    let command = "echo loss={{x}}; echo speed=$NNI_TRIAL_SEQ_ID; \
-                   case $NNI_TRIAL_SEQ_ID in 1) exec sleep 600 ;; 2) exit 3 ;; esac";
+    // The assessor judges second results. The first trial has the best one, and the second trial is stopped.
+    let command = "echo loss={{x}}; echo speed=$NNI_TRIAL_SEQ_ID; case $NNI_TRIAL_SEQ_ID in \
+                   0) echo loss=-9 ;; 1) echo loss=9; exec sleep 600 ;; 2) exit 3 ;; esac";
     let search = Search::new(command, 8)
-        .with("trialConcurrency", 4)
-        .with("maxTrialDuration", "2s")
+        .with("assessor", serde_json::json!({"name": "Medianstop", "classArgs": {"start_step": 2}}))
         .with("tuner", serde_json::json!({"name": "Random", "classArgs": {"seed": 7}}))
         .with(
             "objectives",
