@@ -110,7 +110,7 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let report = wait_for_trouble(&running, "has not proposed anything for 5 s");
     assert!(report.contains("if it has not sent a message for 10 s (`tunerPatience`)"), "{report}");
     assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
-    assert!(running.stderr().contains(&report), "{}", running.stderr());
+    running.wait_for_stderr(&report);
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");
     gates.1.release(1);
     wait_for("the message about the tuner's answer", WAIT_TIMEOUT, || {

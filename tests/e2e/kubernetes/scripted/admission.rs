@@ -118,7 +118,7 @@ fn a_policy_that_suspends_jobs_and_adds_a_mirror_and_limits_is_reported_and_wait
         "objects of trials: `ttlSecondsAfterFinished: 600`: the cluster deletes it",
         "objects of trials: a limit of 512Mi of memory",
     ] {
-        assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
+        running.wait_for_stderr(words);
     }
     assert!(!running.stderr().contains("spot"), "{}", running.stderr());
     // The cluster's own queue controller admits the Job.
@@ -168,16 +168,10 @@ fn a_refusal_of_the_controller_s_test_stops_no_search() {
 fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
-    let search = JOB.search(&bed, &kube, "echo score=1", 2, &json!({}));
-    let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            wait_for("the test of the controller", WAIT_TIMEOUT, || {
-                (!kube.created_objects("jobs").is_empty()).then_some(())
-            });
-            kube.fail_requests("POST jobs", 403, 1, DENIAL);
-        });
-        run(&bed, &search)
-    });
+    let running = start_first(&bed, &kube);
+    kube.fail_requests("POST jobs", 403, 1, DENIAL);
+    bed.write("go", "");
+    let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));
     outcome.expect_done(1, 1);
     assert!(
         outcome.stderr.contains("FAILED: the trial could not be submitted: "),
@@ -220,7 +214,7 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     for (_bed, kube, running) in begun {
         running.wait_for_stderr("cannot create its pod: Error creating: pods \"");
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
-            assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
+            running.wait_for_stderr(words);
         }
         kube.set_pod_quota(2);
         let outcome = Outcome::parse(running.finish(WAIT_TIMEOUT));

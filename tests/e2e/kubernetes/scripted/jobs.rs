@@ -184,7 +184,7 @@ fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     let running = JOB.start(&bed, &kube, "echo score=1", &queue);
     let job = wait_for("the Job", WAIT_TIMEOUT, || queued_job(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
-    assert!(running.stderr().contains(warning), "{}", running.stderr());
+    running.wait_for_stderr(warning);
     create_workload(&kube, &job, "Inadmissible", "LocalQueue team is inactive");
     running.wait_for_stderr("it waits in its queue: LocalQueue team is inactive");
     set_suspended(&kube, false);

@@ -1,6 +1,6 @@
 //! Objects that look different from what has happened, as real controllers were seen to leave them.
 
-use std::time::Duration;
+use std::sync::mpsc;
 
 use serde_json::json;
 use trialkeeper_tests::{Outcome, TestBed, WAIT_TIMEOUT, wait_for};
@@ -40,14 +40,20 @@ fn an_operator_that_cannot_create_a_pod_is_not_called_absent() {
     let refusal = "Error creating: pods \"x\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1";
     let bed = TestBed::new();
     let kube = start_cluster(&bed);
-    // The first Secret follows the check of the operator, and precedes the trial.
-    kube.delay_requests("POST secrets", Duration::from_secs(1), 1);
+    // The first Secret follows the check of the operator, and precedes the trial. It waits until the operator is stopped.
+    let (stopped, wait_for_stop) = mpsc::channel::<()>();
+    kube.set_policy(move |plural, _| {
+        if plural == "secrets" {
+            let _stopped = wait_for_stop.recv();
+        }
+    });
     let running = TF_JOB.start(&bed, &kube, "echo score=1", &json!({}));
     wait_for("the first Secret", WAIT_TIMEOUT, || {
         kube.requests().iter().any(|request| request == "POST secrets").then_some(())
     });
     // While the operator cannot create a pod, the TFJob has no status.
     kube.set_controllers_running(false);
+    drop(stopped);
     let job = wait_for("the TFJob", WAIT_TIMEOUT, || kube.list("tfjobs").pop());
     let time = "2026-11-23T17:00:01Z";
     let event = json!({
