@@ -65,7 +65,8 @@ impl<'a> Machines<'a> {
     /// Cuts all connections to a machine. Its trials keep running.
     pub fn cut_connections(&self, name: &str) {
         let pids = self.bed.read(&format!("{name}.pids"));
-        for pid in pids.lines().filter_map(|line| line.parse().ok()) {
+        let pids = pids.lines().filter_map(|line| line.parse().ok());
+        for pid in pids.filter(|pid| is_connection(*pid, name)) {
             // Ignored: the connection may have ended.
             kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
@@ -136,4 +137,11 @@ impl<'a> Machines<'a> {
         let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
         assert!(made.expect("ssh-keygen is installed").success());
     }
+}
+
+/// Returns whether a process serves a connection to a machine, as the script that becomes `sshd` or as `sshd`. The id of
+/// an ended connection may belong to another process.
+fn is_connection(pid: i32, name: &str) -> bool {
+    let words = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    words.is_ok_and(|words| words.contains("sshd") || words.contains(&format!("/{name}.sh")))
 }

@@ -96,8 +96,9 @@ fn a_killed_program_is_restarted_with_its_history() {
     let search = search(&bed, "good", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     gate.release(2);
-    let started_count = || bed.read("gate.begun").lines().count();
-    wait_for("the third trial", WAIT_TIMEOUT, || (started_count() == 3).then_some(()));
+    wait_for("the third trial", WAIT_TIMEOUT, || {
+        (recorded_messages(&bed, "launched").len() == 3).then_some(())
+    });
     let first: Value = serde_json::from_str(bed.read("record").lines().next().unwrap()).unwrap();
     let pid = first["pid"].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();

@@ -205,12 +205,12 @@ fn a_search_continues_without_a_dead_service() {
     let sections = json!([process_plugin(&bed, "alive"), local_service(2)]);
     let manager = search(&bed, sections, 6, 2).start(&bed);
     wait_for_starts(&bed, 2);
-    // The plugin cannot be started again. Its trial's agent keeps running.
-    fs::remove_file(bed.path("alive")).unwrap();
     let plugin = wait_for("the plugin", WAIT_TIMEOUT, || {
         let is_plugin = |words: &str| words.contains("processes.py") && !words.contains("sh -c");
         Some(bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0)
     });
+    // The plugin cannot be started again. Its trial's agent keeps running.
+    fs::remove_file(bed.path("alive")).unwrap();
     kill(plugin, Signal::SIGKILL).unwrap();
     wait_for_services(&manager, "the trouble", |services| services[0]["trouble"].is_string());
     gate.release(2);
@@ -291,6 +291,7 @@ fn a_resumed_search_continues_without_its_cluster_until_it_answers() {
     let manager = start(&mut search.command(&bed));
     let is_running = |services: &[Value]| services.iter().all(|part| part["running"] == 1);
     wait_for_services(&manager, "a trial at each part", is_running);
+    wait_for_starts(&bed, 2);
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = bed.experiment_id();

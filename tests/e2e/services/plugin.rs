@@ -295,6 +295,11 @@ fn clean_cancels_the_jobs_of_a_plugin_without_clean_up() {
         bed.processes().into_iter().filter(|(_, words)| sleeping(words)).count()
     };
     wait_for("both jobs", WAIT_TIMEOUT, || (jobs() == 2).then_some(()));
+    // The plugin writes its file after it starts a job.
+    wait_for("the record of both jobs", WAIT_TIMEOUT, || {
+        let record: Value = serde_json::from_str(&bed.read("code/jobs.json")).ok()?;
+        (record.as_array()?.len() == 2).then_some(())
+    });
     manager.signal(Signal::SIGKILL);
     manager.finish(WAIT_TIMEOUT);
     let id = bed.experiment_id();

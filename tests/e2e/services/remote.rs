@@ -27,14 +27,11 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
-    let running = search(&bed, &both, 12).start(&bed);
+    let running = bed.start(search(&bed, &both, 12).command(&bed).env("TRIAL_MANAGER_LOG", "info"));
     // The first trials run on the machine that is ready first. Later ones run on the machine with the fewest
     // trials.
     for machine in ["one", "two"] {
-        wait_for("both machines to be ready", WAIT_TIMEOUT, || {
-            let mut folders = fs::read_dir(bed.path(machine)).ok()?.flatten();
-            folders.find(|folder| folder.path().join("manager.url").exists())
-        });
+        running.wait_for_stderr(&format!("connected machine={machine}"));
     }
     wait_for_starts(&bed, 2);
     gate.release(12);
@@ -361,10 +358,8 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
         running.read_api("/api/v1/trials")?.to_string().contains("RUNNING").then_some(())
     });
     machines.disconnect("one");
-    // The agent's lease ends before the manager's patience.
-    wait_for("the trial to be lost", WAIT_TIMEOUT, || {
-        running.read_api("/api/v1/trials")?.to_string().contains("LOST").then_some(())
-    });
+    // The agent's lease ends before the manager's patience. The state does not last long, so its message is awaited.
+    running.wait_for_stderr("the trial is lost");
     assert_eq!(bed.read("started").lines().count(), 1, "the trial ran twice");
     machines.reconnect("two");
     let started = wait_for_starts(&bed, 2);

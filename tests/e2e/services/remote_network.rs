@@ -29,7 +29,8 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Sea
 }
 
 fn start_search(bed: &TestBed, network: &Network<'_>, search: &Search) -> RunningProgram {
-    bed.start(&mut network.in_manager_namespace(&search.command(bed)))
+    let mut command = search.command(bed);
+    bed.start(&mut network.in_manager_namespace(command.env("TRIAL_MANAGER_LOG", "info")))
 }
 
 fn wait_for_lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
@@ -92,10 +93,13 @@ fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     let network = Network::new(&bed);
     let machines = [network.add("a"), network.add("b")];
     let gates = ["a", "b"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
-    let running = start_search(&bed, &network, &search(&bed, &machines, 2, "5s"));
+    let running = start_search(&bed, &network, &search(&bed, &machines, 2, "20s"));
     wait_for_lines(&bed, "started", 2);
     let lost = trial_on(&bed, "b", 0);
     network.restart_sshd("a");
+    wait_for("the second connection to a", WAIT_TIMEOUT, || {
+        (running.stderr().matches("connected machine=a").count() >= 2).then_some(())
+    });
     network.signal("b", Signal::SIGKILL);
     gates[0].release(1);
     assert_eq!(trial_on(&bed, "a", 1), lost, "the lost trial must run on the other machine");
