@@ -96,7 +96,7 @@ impl DirLock {
         create_private_dir(dir).map_err(io(dir))?;
         let mut options = OpenOptions::new();
         let open = options.read(true).write(true).create(true).truncate(false).open(&path);
-        match lock_file(open.map_err(io(&path))?) {
+        match lock_file(open.map_err(io(&path))?, || std::thread::park_timeout(PROBE_PAUSE)) {
             Ok(mut file) => {
                 // Ignored: the text is only informative, and a full disk must not prevent the lock.
                 drop(write_holder(&mut file, attempt));
@@ -114,12 +114,12 @@ impl DirLock {
     }
 }
 
-/// Locks a file. A lock that stays held is not the short one of a check.
-fn lock_file(file: File) -> Result<Flock<File>, (File, Errno)> {
+/// Locks a file, with pauses between the tries. A lock that stays held is not the short one of a check.
+fn lock_file(file: File, mut pause: impl FnMut()) -> Result<Flock<File>, (File, Errno)> {
     let mut locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     for _ in 0..PROBE_TRIES {
         let Err((file, Errno::EWOULDBLOCK)) = locked else { break };
-        std::thread::park_timeout(PROBE_PAUSE);
+        pause();
         locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     }
     locked
@@ -134,7 +134,6 @@ fn write_holder(file: &mut File, attempt: &AttemptId) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -158,24 +157,19 @@ mod tests {
     fn a_check_of_the_lock_does_not_keep_an_agent_from_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        File::create(&path).unwrap();
-        let done = AtomicBool::new(false);
-        let check = || {
-            while !done.load(Ordering::Relaxed) {
-                // Each check releases the lock at once.
-                drop(Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock));
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(check);
-            for _ in 0..1000 {
-                let taken = DirLock::acquire(folder.path(), &"a".parse().unwrap());
-                if taken.is_err() {
-                    done.store(true, Ordering::Relaxed);
-                }
-                taken.unwrap();
-            }
-            done.store(true, Ordering::Relaxed);
-        });
+        let open = || File::create(&path).unwrap();
+        for pauses in [1, PROBE_TRIES] {
+            let mut check = Some(Flock::lock(open(), FlockArg::LockExclusiveNonblock).unwrap());
+            let mut left = pauses;
+            let taken = lock_file(open(), || {
+                left -= 1;
+                // The check releases the lock during this pause.
+                check.take_if(|_| left == 0);
+            });
+            assert!(taken.is_ok() && left == 0, "{pauses} pauses, {left} left");
+        }
+        let _agent = Flock::lock(open(), FlockArg::LockExclusiveNonblock).unwrap();
+        let (_, refusal) = lock_file(open(), || ()).unwrap_err();
+        assert_eq!(refusal, Errno::EWOULDBLOCK, "a lasting lock must be respected");
     }
 }

@@ -86,8 +86,11 @@ fn a_stop_before_the_fault_is_completed() {
 #[test]
 fn two_faults_at_once_cause_one_hand_over() {
     for _ in 0..20 {
-        let ended =
-            failing_agent("pump", "echo out & echo err >&2; wait; sleep 0.05; exit 5").run();
+        let line = "echo out & echo err >&2; wait; until [ -e go ]; do sleep 0.01; done; exit 5";
+        let running = failing_agent("pump", line).start();
+        wait_until_held(running.pid());
+        std::fs::write(running.path("go"), "").unwrap();
+        let ended = running.wait();
         assert_eq!(ended.code, Some(5), "{}", ended.stderr);
         assert_eq!(ended.stderr.matches(HAND_OVER_MESSAGE).count(), 1, "{}", ended.stderr);
     }

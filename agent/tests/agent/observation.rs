@@ -74,7 +74,9 @@ fn a_stalled_trial_is_reported_and_stopped_on_request() {
 fn work_on_a_hidden_gpu_does_not_count() {
     let options = ["--sample-interval", "100ms", "--stall-after", "2s", "--stop-on-stall"];
     let options = [&options[..], &["--gpu-program", "./fake-smi"]].concat();
-    let mut agent = TestAgent::shell(&options, "exec sleep 1000");
+    // The trial prints until there are readings, so that it does not stall before.
+    let line = "until [ -s probe ]; do echo waiting; sleep 0.05; done; exec sleep 1000";
+    let mut agent = TestAgent::shell(&options, line);
     create_fake_smi(&agent, &[&gpu(0, "GPU-5f0c", 97, 350), &gpu(1, "GPU-1d1e", 0, 90)]);
     agent.command.env("CUDA_VISIBLE_DEVICES", "1");
     let verdict = agent.run().verdict();

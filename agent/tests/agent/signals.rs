@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use trial_protocol::Cause;
 
-use crate::test_agent::{TestAgent, with_default_signals};
+use crate::test_agent::{TestAgent, process_state, wait_until, with_default_signals};
 
 #[test]
 fn signals_are_passed_on() {
@@ -41,8 +41,15 @@ fn a_term_to_trial_and_agent_alike_is_a_stop() {
     for _ in 0..5 {
         let running = TestAgent::shell(&[], "echo $$ >pid; exec sleep 1000").start();
         let trial = i32::try_from(running.wait_for_pid("pid")).unwrap();
+        // The stopped agent gets its signal no later than it notices the end of the trial.
+        let agent = running.pid();
+        running.send_signal(Signal::SIGSTOP);
+        wait_until("the agent is stopped", || {
+            process_state(agent).is_some_and(|(state, _)| state == 'T')
+        });
         kill(Pid::from_raw(trial), Signal::SIGTERM).unwrap();
         running.send_signal(Signal::SIGTERM);
+        running.send_signal(Signal::SIGCONT);
         let ended = running.wait();
         assert_eq!(ended.code, Some(143));
         assert_eq!(ended.verdict().cause, Cause::Stopped);
