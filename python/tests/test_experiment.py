@@ -33,6 +33,14 @@ def of(code, data_dir, **fields):
     )
 
 
+def wait_for_state(experiment, state):
+    for _ in range(6000):
+        if experiment.state == state:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"the experiment is {experiment.state}, not {state}")
+
+
 REPORT = 'import trialkeeper as tk; x = tk.params()["x"]; tk.report(loss=x, step=0); tk.report(loss=x * x, step=1)'
 
 
@@ -241,7 +249,7 @@ def test_a_stopped_search_goes_on_after_resume(tmp_path):
     code = f'import os, time\nwhile not os.path.exists("{gate}"): time.sleep(0.02)\nprint("loss=1")'
     with of(code, tmp_path / "data") as experiment:
         experiment.start()
-        assert experiment.state == "RUNNING"
+        wait_for_state(experiment, "RUNNING")
         assert experiment.url
         experiment.stop()
         with pytest.raises(tk.ExperimentInterrupted):

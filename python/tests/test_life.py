@@ -13,7 +13,7 @@ import types
 import warnings
 
 import pytest
-from test_experiment import RANDOM, REPORT, SPACE, of
+from test_experiment import RANDOM, REPORT, SPACE, of, wait_for_state
 
 import trialkeeper as tk
 from trialkeeper import _progress, _rest
@@ -57,17 +57,18 @@ except tk.ConfigurationError:
 
 @pytest.mark.parametrize("run", [tk.Experiment.run, lambda *a, **k: asyncio.run(tk.Experiment.run_async(*a, **k))])
 def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path, run):
-    experiment = gated(tmp_path, max_trial_retries=2)
+    # Only the first trial ends before the manager is killed.
+    code = GATED.replace("while ", 'while os.environ["NNI_TRIAL_SEQ_ID"] != "0" and ')
+    code = code.format(gate=tmp_path / "gate")
+    experiment = of(code, tmp_path / "data", trial_concurrency=1, max_trial_retries=2)
     killed = []
 
     def kill_first(experiment, trial):
         if not killed:
             killed.append(experiment._manager._process.pid)
             os.kill(killed[0], signal.SIGKILL)
+            (tmp_path / "gate").touch()
 
-    experiment.config["maxTrialNumber"] = 4
-    experiment.config["trialConcurrency"] = 1
-    (tmp_path / "gate").touch()
     with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; restarting it \(1 of 3\)"):
         run(experiment, callbacks=[kill_first])
     assert killed
@@ -345,7 +346,7 @@ def test_a_detached_search_outlives_the_script(tmp_path):
     assert code == 0
     experiment = tk.connect(lines[-1], data_dir=tmp_path / "data")
     try:
-        assert experiment.state == "NO_MORE_TRIAL"
+        wait_for_state(experiment, "NO_MORE_TRIAL")
     finally:
         gate.touch()
     assert experiment.wait(timeout=120) == "DONE"

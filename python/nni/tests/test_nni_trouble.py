@@ -27,7 +27,10 @@ class BadTuner(Tuner):
     def receive_trial_result(self, *args, **kwargs): raise ValueError("boom")
 
 class BadAssessor(Assessor):
-    def assess_trial(self, *args): raise ValueError("boom")
+    def assess_trial(self, *args):
+        with open(__file__ + ".failures", "a") as failures:
+            failures.write("x")
+        raise ValueError("boom")
 """
 
 
@@ -59,7 +62,7 @@ def experiment(tmp_path):
     experiment.stop()
 
 
-# An assessor is lost only if it dies three times before the last trial has ended.
+# An assessor is lost only if it dies three times before the last trial has ended. The first trial waits for that.
 @pytest.mark.parametrize(
     ("section", "name", "trials", "result"),
     [("tuner", "BadTuner", 4, True), ("assessor", "BadAssessor", 12, False)],
@@ -68,6 +71,9 @@ def test_a_failing_algorithm_is_logged_and_a_lost_one_fails_the_search(
     experiment, port, tmp_path, caplog, section, name, trials, result
 ):
     experiment.config.max_trial_number = trials
+    if section == "assessor":
+        failures = tmp_path / "algorithms.py.failures"
+        experiment.config.trial_command += f"; until grep -qs xxx {failures}; do sleep 0.02; done"
     algorithm = CustomAlgorithmConfig(class_name=f"algorithms.{name}", code_directory=str(tmp_path))
     setattr(experiment.config, section, algorithm)
     with caplog.at_level(logging.WARNING, "nni.experiment"):

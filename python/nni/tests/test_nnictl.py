@@ -145,7 +145,7 @@ def test_the_working_directory_is_read_from_the_file(tmp_path, text, named):
 def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     assert nnictl("stop") == "ERROR: There is no experiment running...\n"
     id = create(nnictl, tmp_path, port)
-    assert status(nnictl) == "RUNNING"
+    wait_for(lambda: status(nnictl) == "RUNNING", "the search does not run")
     listed = nnictl("experiment", "list")
     assert f"Id: {id}    Name: N/A    Status: RUNNING    Port: {port}    Platform: local    StartTime: " in listed
     assert nnictl("webui", "url") == f"INFO:  Web UI url: http://127.0.0.1:{port}\n"
