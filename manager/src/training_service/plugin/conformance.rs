@@ -20,8 +20,9 @@ mod job;
 
 /// The time in which a plugin must report an event on its platform.
 const STATE_TIMEOUT: Duration = Duration::from_mins(2);
-/// The grace period for the command of a stopped trial in these cases.
-const SHORT_GRACE: Duration = Duration::from_secs(3);
+/// The grace period for the command of a stopped trial in these cases. A command that needs a second to react must have
+/// enough time on a slow machine.
+const SHORT_GRACE: Duration = Duration::from_secs(6);
 /// The delays after which the test kills a plugin during a submit.
 const KILL_DELAYS_MS: [u64; 8] = [0, 2, 5, 10, 20, 50, 200, 1_000];
 /// The time limit for the end of a job before the plugin is restarted. The job may never have started.
