@@ -127,6 +127,8 @@ def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):
         "--nice=5",
     ):
         assert word in words
+    # The last option counts, so the user's own number of nodes does.
+    assert words.index("--nodes=1") < words.index("--nice=5")
     script = (tmp_path / "script").read_text()
     assert "exec apptainer exec /agent run --shell 'a b'" in script
     assert "SLURM_RESTART_COUNT" in script
@@ -339,6 +341,13 @@ def test_a_search_runs_on_slurm(cluster, tmp_path):
     states = [trial["state"] for trial in done["trials"]]
     assert states == ["SUCCEEDED"] * 4, done
     assert len(set((tmp_path / "ran").read_text().split())) == 4
+
+
+def test_a_step_of_a_trial_has_its_environment(cluster, tmp_path):
+    own = 'MINE=1 srun sh -c \'echo "$MINE $NNI_TRIAL_JOB_ID" >>"$0"\''
+    done = Search(cluster, tmp_path, f"{own} {tmp_path}/ran; echo loss=0.5", trials=1).finish()
+    assert done["trials"][0]["state"] == "SUCCEEDED", done
+    assert (tmp_path / "ran").read_text().split() == ["1", done["trials"][0]["id"]]
 
 
 def test_a_failure_keeps_its_exit_code(cluster, tmp_path):

@@ -251,7 +251,8 @@ class Slurm(TrainingService):
             if name in self.settings:
                 words.append(f"{option}={self.settings[name]}")
         if job.gpus:
-            words.append(f"--gpus={job.gpus}")
+            # Without a number of nodes, Slurm may give the GPUs on several ones.
+            words += [f"--gpus={job.gpus}", "--nodes=1"]
         return words + [str(word) for word in self.settings.get("sbatch", [])]
 
     def start(self, job: Job) -> str:
@@ -266,7 +267,8 @@ class Slurm(TrainingService):
         head = 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then echo "requeued: not run twice" >&2; exit 125; fi'
         # `find` reads the id. A disk without space must not prevent the trial.
         note = f'echo "$SLURM_JOB_ID {job.attempt}" >{shlex.quote(os.path.join(job.folder, _JOB_FILE))} || :'
-        script = f"#!/bin/sh\n{head}\n{note}\nexec {shlex.join(wrapped)}\n"
+        # `--export=NONE` also applies to each `srun` of the trial, unless the variable is removed.
+        script = f"#!/bin/sh\n{head}\n{note}\nunset SLURM_EXPORT_ENV\nexec {shlex.join(wrapped)}\n"
         done = self.run("sbatch", *self.arguments(job), stdin=script)
         if done.returncode != 0:
             message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
