@@ -1,5 +1,6 @@
 """Trials on a real Slurm, and the output of its commands."""
 
+import fcntl
 import json
 import os
 import signal
@@ -158,6 +159,71 @@ def test_a_job_is_found_that_slurm_has_forgotten(tmp_path, monkeypatch, queue, a
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     assert service.find(job(str(folder))) == found
+
+
+SHOWN = "JobId=7 JobName=tk-e-t-1 UserId=me(1) JobState={} Reason={} Dependency=(null) ExitCode={} Command=/x"
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+UNKNOWN = Gone(reason="unknown", message="Slurm no longer knows the job")
+
+
+@pytest.mark.parametrize(
+    ("controller", "accounting", "lives", "expected"),
+    [
+        (FORGOTTEN, None, False, UNKNOWN),
+        (FORGOTTEN, None, True, Running()),
+        (FORGOTTEN, "echo 'Slurm accounting storage is disabled' >&2; exit 1", False, UNKNOWN),
+        (FORGOTTEN, "echo 'COMPLETED|0:0'", False, Gone(code=0)),
+        (FORGOTTEN, "echo 'CANCELLED by 1000|0:15'", False, Gone(signal=15, reason="revoked")),
+        (FORGOTTEN, "echo 'RUNNING|0:0'", False, Running()),
+        (FORGOTTEN, "echo 'PENDING|0:0'", False, Waiting("PENDING")),
+        (None, "echo 'FAILED|3:0'", False, Gone(code=3)),
+        (f"echo '{SHOWN.format('RUNNING', 'None', '0:0')}'", None, False, Running()),
+        (f"echo '{SHOWN.format('PENDING', 'Priority', '0:0')}'", None, False, Waiting("PENDING: Priority")),
+        (f"echo '{SHOWN.format('FAILED', 'NonZeroExitCode', '3:0')}'", "echo 'RUNNING|0:0'", False, Gone(code=3)),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", "echo 'FAILED|3:0'", False, None),
+    ],
+)
+def test_a_job_that_the_queue_omits_is_looked_up(tmp_path, monkeypatch, controller, accounting, lives, expected):
+    programs = {"scontrol": controller, "sacct": accounting}
+    service = fake(tmp_path, monkeypatch, squeue="true", **{name: does for name, does in programs.items() if does})
+    monkeypatch.setattr("shutil.which", lambda name: programs[name])
+    folder = tmp_path / "t"
+    (folder / "spool").mkdir(parents=True)
+    with open(folder / "spool" / "lock", "w") as lock:
+        if lives:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        states = [service.poll({"7": job(str(folder))}).get("7") for _ in range(3)]
+    assert states == [None, None, expected]
+
+
+def test_hidden_partitions_count(tmp_path, monkeypatch):
+    squeue = "case \" $* \" in *' -a '*' %A '*) echo 7;; *' -a '*) echo '7 RUNNING 0 None';; esac"
+    sinfo = f"case \" $* \" in *' -a '*) echo '{node(partition='gpu*')}';; esac"
+    service = fake(tmp_path, monkeypatch, squeue=squeue, sinfo=sinfo)
+    assert service.poll({"7": job()}) == {"7": Running()}
+    assert service.find(job()) == "7"
+    service.settings = {"memory": "300M", "cpus": 2}
+    assert service.room() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "in_job", "kept"),
+    [
+        *((name, False, False) for name in ("SQUEUE_STATES", "SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_USER")),
+        *((name, True, True) for name in ("SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION")),
+        *((name, False, True) for name in ("SLURM_CONF", "SBATCH_QOS", "SBATCH_CONSTRAINT", "HOME")),
+        *((name, True, False) for name in ("SLURM_NTASKS", "SBATCH_MEM_BIND", "SLURM_MEM_PER_NODE")),
+        # The plugin submits one job at a time, and does not wait for its end.
+        *((name, False, False) for name in ("SBATCH_ARRAY_INX", "SBATCH_WAIT")),
+    ],
+)
+def test_commands_get_the_variables_that_are_meant_for_them(tmp_path, monkeypatch, name, in_job, kept):
+    service = fake(tmp_path, monkeypatch, sbatch="env")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if in_job:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(name, "x")
+    assert (f"{name}=x" in service.run("sbatch").stdout.splitlines()) == kept
 
 
 @pytest.mark.parametrize(("kill_wait", "grace"), [(None, None), (30, None), (28, None), (27, 19), (10, 2), (5, 1)])

@@ -32,6 +32,7 @@ from trialkeeper.service import (
     TrainingService,
     Unavailable,
     Waiting,
+    agent_lives,
 )
 
 __all__ = ["Slurm", "agent_grace", "free_jobs", "job_state", "read_jobs"]
@@ -83,10 +84,21 @@ _ENDED = {
     "CANCELLED": "revoked",
     "REVOKED": "revoked",
 }
+_OWN_DEFAULTS = {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"}
+_OF_JOBS = ("SLURM_", "SBATCH_")
+"""If the manager itself runs in a job, these variables describe that job and override options."""
+_OF_LISTS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
+"""The user's filters and formats, which would hide jobs from the plugin."""
+_OF_OTHER_JOBS = {"SBATCH_ARRAY_INX", "SBATCH_WAIT"}
+"""An attempt is a single job, and `sbatch` must not wait for its end."""
 _WAITING = {"PENDING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 _UNREACHABLE_ERRORS = re.compile(
     r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE
 )
+_SHOWN_JOB = re.compile(
+    r" JobState=(?P<state>\w+) Reason=(?P<reason>.*?) Dependency=.* ExitCode=(?P<code>\d+):(?P<signal>\d+)"
+)
+_RECORDED_JOB = re.compile(r"^(?P<state>\w+)[^|]*\|(?P<code>\d+):(?P<signal>\d+)(?P<reason>)$", re.MULTILINE)
 _LIMIT_ERRORS = re.compile(
     r"MaxSubmit|violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE
 )
@@ -164,10 +176,9 @@ def job_state(state: str, status: int, reason: str, output: str = "") -> State:
 
 
 def _environment() -> dict[str, str]:
-    # If the manager itself runs in a job, the job's variables override options.
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))} | {
-        name: value for name, value in os.environ.items() if name == "SLURM_CONF"
-    }
+    others = _OF_LISTS + (_OF_JOBS if "SLURM_JOB_ID" in os.environ else ())
+    dropped = {name for name in os.environ if name.startswith(others)} - _OWN_DEFAULTS | _OF_OTHER_JOBS
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 class Slurm(TrainingService):
@@ -211,7 +222,7 @@ class Slurm(TrainingService):
             return problems
         partition = self.settings.get("partition")
         if partition is not None and not self.run("sinfo", "-h", "-p", partition, "-o", "%P").stdout.strip():
-            known_ones = self.run("sinfo", "-h", "-o", "%R").stdout.split()
+            known_ones = self.run("sinfo", "-h", "-a", "-o", "%R").stdout.split()
             advice = f"there are {', '.join(known_ones)}"
             problems.append(
                 Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
@@ -279,7 +290,7 @@ class Slurm(TrainingService):
         started = _started_job(job)
         if started is not None:
             return started
-        done = self.run("squeue", "-h", "--me", "-t", "all", "-n", job.name, "-o", "%A")
+        done = self.run("squeue", "-h", "-a", "--me", "-t", "all", "-n", job.name, "-o", "%A")
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
         found = done.stdout.split()
@@ -300,7 +311,7 @@ class Slurm(TrainingService):
             self.run("scancel", "--state=RUNNING", "--batch", "--signal=TERM", handle)
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, State]:
-        done = self.run("squeue", "-h", "--me", "-t", "all", "-O", _COLUMNS)
+        done = self.run("squeue", "-h", "-a", "--me", "-t", "all", "-O", _COLUMNS)
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
         found = read_jobs(done.stdout)
@@ -313,7 +324,11 @@ class Slurm(TrainingService):
             # A job leaves the list some minutes after its end. A single list without it proves nothing.
             self._missing[handle] = self._missing.get(handle, 0) + 1
             if self._missing[handle] > 2:
-                states[handle] = self._recorded(handle)
+                try:
+                    states[handle] = self._recorded(handle, job)
+                except Unavailable:
+                    # The job's state is unknown. The states of the other jobs are not.
+                    continue
         return states
 
     def room(self) -> Optional[int]:
@@ -321,26 +336,28 @@ class Slurm(TrainingService):
         # Further options may demand certain nodes.
         if self.settings.get("sbatch") or memory is None:
             return None
-        partition = self.settings.get("partition")
-        words = [] if partition is None else ["-p", partition]
+        partition = self.settings.get("partition", os.environ.get("SBATCH_PARTITION"))
+        # `-p` also shows a hidden partition, and excludes `-a`.
+        words = ["-a"] if partition is None else ["-p", partition]
         done = self.run("sinfo", "-h", "-N", *words, "-O", _NODE_COLUMNS)
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
         cpus = max(self.settings.get("cpus", 1), 1)
         return free_jobs(done.stdout, cpus, memory, self.gpus or 0, partition is not None)
 
-    def _recorded(self, handle: str) -> Gone:
-        """Queries the accounting, if available, for a job that has left the queue."""
-        unknown = Gone(reason="unknown", message="Slurm no longer knows the job")
-        if shutil.which("sacct") is None:
-            return unknown
-        done = self.run("sacct", "-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode")
-        parts = done.stdout.strip().split("|")
-        if done.returncode != 0 or len(parts) != 2 or ":" not in parts[1]:
-            return unknown
-        code, signal = (int(number) for number in parts[1].split(":"))
-        state = job_state(parts[0].split()[0], signal or code << 8, "")
-        return state if isinstance(state, Gone) else unknown
+    def _recorded(self, handle: str, job: Job) -> State:
+        """Queries the state of a job that is not in the queue's list. An end that nothing confirms is unknown."""
+        if agent_lives(job.folder):
+            return Running()
+        for program, words, form in (
+            ("scontrol", ["-a", "-o", "show", "job", handle], _SHOWN_JOB),
+            ("sacct", ["-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode"], _RECORDED_JOB),
+        ):
+            found = shutil.which(program) and form.search(self.run(program, *words).stdout)
+            if found:
+                status = int(found["signal"]) or int(found["code"]) << 8
+                return job_state(found["state"], status, found["reason"], _slurm_output(job))
+        return Gone(reason="unknown", message="Slurm no longer knows the job")
 
 
 def agent_grace(kill_wait: Optional[int]) -> Optional[int]:
