@@ -116,7 +116,7 @@ def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):
         "sbatch": ["--nice=5"],
         "wrap": ["apptainer", "exec"],
     }
-    assert service.start(job(gpus=2)) == "7"
+    assert service.start(job(gpus=2)) == "7;tk"
     words = (tmp_path / "words").read_text().splitlines()
     for word in (
         "--no-requeue",
@@ -197,7 +197,7 @@ def test_a_job_that_the_queue_omits_is_looked_up(tmp_path, monkeypatch, controll
 
 
 def test_hidden_partitions_count(tmp_path, monkeypatch):
-    squeue = "case \" $* \" in *' -a '*' %A '*) echo 7;; *' -a '*) echo '7 RUNNING 0 None';; esac"
+    squeue = "case \" $* \" in *' -a '*' -n '*) echo 7;; *' -a '*) echo '7 RUNNING 0 None';; esac"
     sinfo = f"case \" $* \" in *' -a '*) echo '{node(partition='gpu*')}';; esac"
     service = fake(tmp_path, monkeypatch, squeue=squeue, sinfo=sinfo)
     assert service.poll({"7": job()}) == {"7": Running()}
@@ -213,8 +213,8 @@ def test_hidden_partitions_count(tmp_path, monkeypatch):
         *((name, True, True) for name in ("SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION")),
         *((name, False, True) for name in ("SLURM_CONF", "SBATCH_QOS", "SBATCH_CONSTRAINT", "HOME")),
         *((name, True, False) for name in ("SLURM_NTASKS", "SBATCH_MEM_BIND", "SLURM_MEM_PER_NODE")),
-        # The plugin submits one job at a time, and does not wait for its end.
-        *((name, False, False) for name in ("SBATCH_ARRAY_INX", "SBATCH_WAIT")),
+        # The plugin submits one job at a time, does not wait for its end, and names the clusters itself.
+        *((name, False, False) for name in ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SLURM_CLUSTERS")),
     ],
 )
 def test_commands_get_the_variables_that_are_meant_for_them(tmp_path, monkeypatch, name, in_job, kept):
@@ -224,6 +224,77 @@ def test_commands_get_the_variables_that_are_meant_for_them(tmp_path, monkeypatc
         monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv(name, "x")
     assert (f"{name}=x" in service.run("sbatch").stdout.splitlines()) == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "clusters"),
+    [
+        ([], {}, ""),
+        (["--cluster-constraint=x", "--comment=-Mx"], {}, ""),
+        *((options, {"SLURM_CLUSTERS": "west"}, "east") for options in (["-M", "east"], ["-Meast"])),
+        *((options, {}, "east") for options in (["--clusters=east"], ["--cluster", "east"], ["-Mwest", "-Meast"])),
+        ([], {"SLURM_CLUSTERS": "east,west", "SLURM_JOB_ID": "7"}, "east,west"),
+        # `sbatch` prefers them in this order.
+        ([], {"SBATCH_CLUSTERS": "west"}, "west"),
+        ([], {"SBATCH_CLUSTERS": "west", "SLURM_CLUSTERS": "east"}, "east"),
+    ],
+)
+def test_a_job_is_submitted_to_the_chosen_clusters(tmp_path, monkeypatch, options, variables, clusters):
+    for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    service = fake(
+        tmp_path,
+        monkeypatch,
+        sbatch=f"printf '%s\\n' \"$@\" >{tmp_path}/words; cat >{tmp_path}/script; echo '7;east'",
+        squeue=f"echo $* >{tmp_path}/listed; echo '7 east'",
+    )
+    service.settings = {"sbatch": options}
+    assert service.start(job(str(tmp_path))) == "7;east"
+    words = (tmp_path / "words").read_text().splitlines()
+    ours = [f"--clusters={clusters}"] if clusters else []
+    assert words[words.index("-o") + 2 :] == ours + options
+    assert ("$SLURM_CLUSTER_NAME" in (tmp_path / "script").read_text()) == bool(clusters)
+    assert service.find(job()) == ("7;east" if clusters else "7")
+    assert (tmp_path / "listed").read_text().startswith(f"-M {clusters} -h" if clusters else "-h")
+
+
+def test_a_job_is_addressed_in_its_cluster(tmp_path, monkeypatch):
+    programs = {
+        "squeue": "case $2 in east) echo '7 RUNNING 0 None';; west) ;; down) echo 'timed out' >&2; exit 1;; "
+        "*) echo '7 PENDING 0 Priority';; esac",
+        "scontrol": f'echo "scontrol $*" >>{tmp_path}/log',
+        "sacct": f"echo \"sacct $*\" >>{tmp_path}/log; echo 'FAILED|3:0'",
+        "scancel": f'echo "scancel $*" >>{tmp_path}/log',
+    }
+    service = fake(tmp_path, monkeypatch, **programs)
+    # Earlier versions stored only the id.
+    jobs = {handle: job() for handle in ("7", "7;east", "7;west", "7;down")}
+    states = [service.poll(jobs) for _ in range(3)]
+    known = {"7": Waiting("PENDING: Priority"), "7;east": Running()}
+    assert states == [known, known, {**known, "7;west": Gone(code=3)}]
+    with pytest.raises(Unavailable):
+        service.poll({"7;down": job()})
+    service.stop("7;west", job(), False)
+    service.stop("7", job(), True)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "scontrol -M west -a -o show job 7",
+        "sacct -M west -X -P -n -j 7 -o State,ExitCode",
+        "scancel -M west --state=PENDING 7",
+        "scancel -M west --state=RUNNING --batch --signal=TERM 7",
+        "scancel --state=PENDING 7",
+        "scancel 7",
+    ]
+
+
+def test_the_partitions_of_the_chosen_cluster_are_checked(tmp_path, monkeypatch):
+    sinfo = "case $* in '-M east -h -p gpu '*) echo gpu;; '-M east -h -a '*) echo 'CLUSTER: east'; echo gpu;; esac"
+    service = fake(tmp_path, monkeypatch, sinfo=sinfo, scontrol="exit 1")
+    service.settings = {"partition": "gpu", "sbatch": ["-M", "east"]}
+    assert service.check() == []
+    service.settings["partition"] = "cpu"
+    assert [problem.advice for problem in service.check()] == ["there are gpu"]
 
 
 @pytest.mark.parametrize(("kill_wait", "grace"), [(None, None), (30, None), (28, None), (27, 19), (10, 2), (5, 1)])
@@ -315,6 +386,10 @@ def test_room_is_unknown_if_a_job_may_demand_certain_nodes(tmp_path, monkeypatch
     for more in ({"sbatch": ["--constraint=a100"]}, {"memory": "lots"}):
         service.settings.update(more)
         assert service.room() is None
+    service.settings = {}
+    monkeypatch.setenv("SLURM_CLUSTERS", "east,west")
+    assert service.room() is None, "several clusters"
+    monkeypatch.delenv("SLURM_CLUSTERS")
     service = fake(tmp_path, monkeypatch, sinfo="echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Unavailable):
         service.room()

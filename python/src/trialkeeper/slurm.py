@@ -89,8 +89,8 @@ _OF_JOBS = ("SLURM_", "SBATCH_")
 """If the manager itself runs in a job, these variables describe that job and override options."""
 _OF_LISTS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
 """The user's filters and formats, which would hide jobs from the plugin."""
-_OF_OTHER_JOBS = {"SBATCH_ARRAY_INX", "SBATCH_WAIT"}
-"""An attempt is a single job, and `sbatch` must not wait for its end."""
+_OF_OTHER_JOBS = {"SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_CLUSTERS", "SLURM_CLUSTERS"}
+"""An attempt is a single job, and `sbatch` must not wait for its end. Options name the clusters."""
 _WAITING = {"PENDING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 _UNREACHABLE_ERRORS = re.compile(
     r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE
@@ -181,6 +181,16 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
+def _on(clusters: str) -> list[str]:
+    return ["-M", clusters] if clusters else []
+
+
+def _parts(handle: str) -> tuple[str, list[str]]:
+    """Splits a handle: the id, and options for the cluster, which the handle of a local job does not name."""
+    number, _, cluster = handle.partition(";")
+    return number, _on(cluster)
+
+
 class Slurm(TrainingService):
     """The training service."""
 
@@ -221,9 +231,8 @@ class Slurm(TrainingService):
         if problems:
             return problems
         partition = self.settings.get("partition")
-        if partition is not None and not self.run("sinfo", "-h", "-p", partition, "-o", "%P").stdout.strip():
-            known_ones = self.run("sinfo", "-h", "-a", "-o", "%R").stdout.split()
-            advice = f"there are {', '.join(known_ones)}"
+        if partition is not None and not self._partitions("-p", partition):
+            advice = f"there are {', '.join(self._partitions('-a'))}"
             problems.append(
                 Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
             )
@@ -236,6 +245,10 @@ class Slurm(TrainingService):
             problems.append(Problem(message, level="warning", advice=f"ask for KillWait={_RECOMMENDED_KILL_WAIT}"))
         return problems
 
+    def _partitions(self, *words: str) -> list[str]:
+        lines = self.run("sinfo", *_on(self.clusters()), "-h", *words, "-o", "%R").stdout.splitlines()
+        return [line.strip() for line in lines if line.strip() and not line.startswith("CLUSTER:")]
+
     def _grace(self) -> Optional[int]:
         try:
             return agent_grace(self.kill_wait())
@@ -246,13 +259,20 @@ class Slurm(TrainingService):
     def kill_wait(self) -> Optional[int]:
         """Returns the seconds between SIGTERM and SIGKILL in this cluster. None: unknown."""
         if self._kill_wait is None:
-            config = self.run("scontrol", "show", "config").stdout
+            config = self.run("scontrol", *_on(self.clusters()), "show", "config").stdout
             found = re.search(r"^KillWait\s*=\s*(\d+)", config, re.MULTILINE)
             self._kill_wait = int(found[1]) if found else None
         return self._kill_wait
 
     def open(self) -> None:
         self.poll_seconds = max(2.0, float(self.settings.get("pollSeconds", self.poll_seconds)))
+
+    def clusters(self) -> str:
+        """Returns the names of the clusters that the user chose, as for ``-M``. Empty: the local one."""
+        options = "\0".join(str(word) for word in self.settings.get("sbatch", []))
+        chosen = re.findall(r"(?:^|\0)(?:--clusters?[=\0]|-M\0?)([^\0]+)", options)
+        variables = (os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS"))
+        return chosen[-1] if chosen else next(filter(None, variables), "")
 
     def arguments(self, job: Job) -> list[str]:
         """Returns the options of ``sbatch``."""
@@ -261,6 +281,8 @@ class Slurm(TrainingService):
         for name, option in _OPTIONS.items():
             if name in self.settings:
                 words.append(f"{option}={self.settings[name]}")
+        if self.clusters():
+            words.append(f"--clusters={self.clusters()}")
         if job.gpus:
             # Without a number of nodes, Slurm may give the GPUs on several ones.
             words += [f"--gpus={job.gpus}", "--nodes=1"]
@@ -277,49 +299,75 @@ class Slurm(TrainingService):
         # A job that Slurm requeues by itself would run the same attempt twice.
         head = 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then echo "requeued: not run twice" >&2; exit 125; fi'
         # `find` reads the id. A disk without space must not prevent the trial.
-        note = f'echo "$SLURM_JOB_ID {job.attempt}" >{shlex.quote(os.path.join(job.folder, _JOB_FILE))} || :'
+        number = "$SLURM_JOB_ID;$SLURM_CLUSTER_NAME" if self.clusters() else "$SLURM_JOB_ID"
+        note = f'echo "{number} {job.attempt}" >{shlex.quote(os.path.join(job.folder, _JOB_FILE))} || :'
         # `--export=NONE` also applies to each `srun` of the trial, unless the variable is removed.
         script = f"#!/bin/sh\n{head}\n{note}\nunset SLURM_EXPORT_ENV\nexec {shlex.join(wrapped)}\n"
         done = self.run("sbatch", *self.arguments(job), stdin=script)
         if done.returncode != 0:
             message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
             raise NoRoom(message) if _LIMIT_ERRORS.search(message) else Refused(message)
-        return done.stdout.strip().split(";")[0]
+        return done.stdout.strip()
 
     def find(self, job: Job) -> Optional[str]:
         started = _started_job(job)
         if started is not None:
             return started
-        done = self.run("squeue", "-h", "-a", "--me", "-t", "all", "-n", job.name, "-o", "%A")
+        where = _on(self.clusters())
+        words = ["-h", "-a", "--me", "-t", "all", "-n", job.name, "-O", "JobID:.20,Cluster:.100"]
+        done = self.run("squeue", *where, *words)
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
-        found = done.stdout.split()
+        found = self._handles(done.stdout)
         if not found and shutil.which("sacct") is not None:
             # The queue forgets a job some minutes after its end. Without accounting, `sacct` fails.
-            words = ["-X", "-P", "-n", f"--name={job.name}", "-S", _SACCT_SINCE, "-o", "JobIDRaw"]
-            recorded = self.run("sacct", *words)
-            found = recorded.stdout.split() if recorded.returncode == 0 else []
+            words = ["-X", "-P", "-n", f"--name={job.name}", "-S", _SACCT_SINCE, "-o", "JobIDRaw,Cluster"]
+            recorded = self.run("sacct", *where, *words)
+            found = self._handles(recorded.stdout) if recorded.returncode == 0 else []
         return found[0] if found else None
 
+    def _handles(self, text: str) -> list[str]:
+        """Parses lines of an id and a cluster. Without chosen clusters, `-M` may not work, and is not needed."""
+        found = re.findall(r"^ *(\d+)(?:[ |]+(\S+))? *$", text, re.MULTILINE)
+        return [f"{number};{cluster}" if self.clusters() and cluster else number for number, cluster in found]
+
     def stop(self, handle: str, job: Job, force: bool) -> None:
+        number, where = _parts(handle)
         # A signal to a pending job would hang for 95 s, so pending jobs are cancelled first.
-        self.run("scancel", "--state=PENDING", handle)
+        self.run("scancel", *where, "--state=PENDING", number)
         if force:
-            self.run("scancel", handle)
+            self.run("scancel", *where, number)
         else:
             # Only to the batch shell, which is the agent. The agent stops its trial in the correct order.
-            self.run("scancel", "--state=RUNNING", "--batch", "--signal=TERM", handle)
+            self.run("scancel", *where, "--state=RUNNING", "--batch", "--signal=TERM", number)
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, State]:
-        done = self.run("squeue", "-h", "-a", "--me", "-t", "all", "-O", _COLUMNS)
+        by_cluster: dict[str, dict[str, Job]] = {}
+        for handle, job in jobs.items():
+            by_cluster.setdefault(handle.partition(";")[2], {})[handle] = job
+        states: dict[str, State] = {}
+        trouble = None
+        for cluster, its_jobs in by_cluster.items():
+            try:
+                states.update(self._poll(cluster, its_jobs))
+            except Unavailable as error:
+                # The states of jobs in other clusters are known.
+                trouble = error
+        if trouble is not None and not states:
+            raise trouble
+        return states
+
+    def _poll(self, cluster: str, jobs: Mapping[str, Job]) -> dict[str, State]:
+        done = self.run("squeue", *_on(cluster), "-h", "-a", "--me", "-t", "all", "-O", _COLUMNS)
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
         found = read_jobs(done.stdout)
         states: dict[str, State] = {}
         for handle, job in jobs.items():
-            if handle in found:
+            number, _ = _parts(handle)
+            if number in found:
                 self._missing.pop(handle, None)
-                states[handle] = job_state(*found[handle], output=_slurm_output(job))
+                states[handle] = job_state(*found[number], output=_slurm_output(job))
                 continue
             # A job leaves the list some minutes after its end. A single list without it proves nothing.
             self._missing[handle] = self._missing.get(handle, 0) + 1
@@ -333,8 +381,8 @@ class Slurm(TrainingService):
 
     def room(self) -> Optional[int]:
         memory = mebibytes(self.settings.get("memory", "0"))
-        # Further options may demand certain nodes.
-        if self.settings.get("sbatch") or memory is None:
+        # Further options may demand certain nodes. Several clusters may have room.
+        if self.settings.get("sbatch") or self.clusters() or memory is None:
             return None
         partition = self.settings.get("partition", os.environ.get("SBATCH_PARTITION"))
         # `-p` also shows a hidden partition, and excludes `-a`.
@@ -349,11 +397,12 @@ class Slurm(TrainingService):
         """Queries the state of a job that is not in the queue's list. An end that nothing confirms is unknown."""
         if agent_lives(job.folder):
             return Running()
+        number, where = _parts(handle)
         for program, words, form in (
-            ("scontrol", ["-a", "-o", "show", "job", handle], _SHOWN_JOB),
-            ("sacct", ["-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode"], _RECORDED_JOB),
+            ("scontrol", ["-a", "-o", "show", "job", number], _SHOWN_JOB),
+            ("sacct", ["-X", "-P", "-n", "-j", number, "-o", "State,ExitCode"], _RECORDED_JOB),
         ):
-            found = shutil.which(program) and form.search(self.run(program, *words).stdout)
+            found = shutil.which(program) and form.search(self.run(program, *where, *words).stdout)
             if found:
                 status = int(found["signal"]) or int(found["code"]) << 8
                 return job_state(found["state"], status, found["reason"], _slurm_output(job))
