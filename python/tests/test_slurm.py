@@ -88,19 +88,66 @@ def fake(tmp_path, monkeypatch, **programs):
     return Slurm()
 
 
+FAILED = "Batch job submission failed: "
+POLICY = FAILED + "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
 @pytest.mark.parametrize(
     ("says", "error"),
     [
-        ("sbatch: error: invalid partition specified: x", Refused),
-        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", NoRoom),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Unavailable),
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unavailable),
+        ("invalid partition specified: x", Refused),
+        ("invalid partition specified: database", Refused),
+        (FAILED + "Requested time limit is invalid (missing or exceeds some limit)", Refused),
+        ("QOSMaxSubmitJobPerUserLimit", NoRoom),
+        *((f"{limit}\n{POLICY}", NoRoom) for limit in ("AssocMaxSubmitJobLimit", "QOSGrpSubmitJobsLimit")),
+        *((f"{limit}\n{POLICY}", NoRoom) for limit in ("MaxSubmitJobsPerAccount", "QOSMaxJobsPerUserLimit")),
+        # No job like this one can ever start.
+        *((f"{limit}\n{POLICY}", Refused) for limit in ("QOSMaxWallDurationPerJobLimit", "QOSMaxGRESPerUser")),
+        *((f"{limit}\n{POLICY}", Refused) for limit in ("AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob")),
+        # Without the limit's name, it may be a limit on the number of jobs.
+        (POLICY, NoRoom),
+        (FAILED + "Socket timed out on send/recv operation", Unavailable),
+        (FAILED + "Unable to contact slurm controller (connect failure)", Unavailable),
+        (FAILED + "Slurm backup controller in standby mode", Unavailable),
+        (FAILED + "Protocol authentication error", Unavailable),
+        (FAILED + "Invalid authentication credential", Unavailable),
+        (FAILED + "I/O error writing script/environment to file", Unavailable),
+        (FAILED + "Resource temporarily unavailable", Unavailable),
+        (FAILED + "Communication connection failure", Unavailable),
+        ("Slurm temporarily unable to accept job, sleeping and retrying", Unavailable),
+        ("Munge encode failed: Failed to access /run/munge/munge.socket.2", Unavailable),
+        ("Problem talking to database", Unavailable),
+        ("'east' can't be reached now, or it is an invalid entry for --cluster.", Unavailable),
+        ("fatal: Could not establish a configuration source", Unavailable),
     ],
 )
 def test_a_refusal_of_sbatch_says_what_helps(tmp_path, monkeypatch, says, error):
-    service = fake(tmp_path, monkeypatch, sbatch=f"echo '{says}' >&2; exit 1")
-    with pytest.raises(error, match=says[-20:-2].replace("(", r"\(")):
+    (tmp_path / "says").write_text(f"sbatch: error: {says}\n")
+    service = fake(tmp_path, monkeypatch, sbatch=f"cat {tmp_path}/says >&2; exit 1")
+    with pytest.raises(error) as raised:
         service.start(job())
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("prints", "handle"),
+    [
+        ("7", "7"),
+        ("Welcome to Frontera!\n2 news\n\n7;east\n", "7;east"),
+        ("7\nYour account has 12 hours left.\n12 hours", "7"),
+        ("", None),
+        ("Welcome!", None),
+    ],
+)
+def test_the_id_is_found_in_what_a_wrapper_of_sbatch_prints(tmp_path, monkeypatch, prints, handle):
+    (tmp_path / "prints").write_text(prints)
+    service = fake(tmp_path, monkeypatch, sbatch=f"cat {tmp_path}/prints")
+    if handle is None:
+        # The manager then looks for the job by its name.
+        with pytest.raises(Unavailable, match="no id"):
+            service.start(job())
+    else:
+        assert service.start(job()) == handle
 
 
 def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):

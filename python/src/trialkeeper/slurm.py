@@ -93,15 +93,19 @@ _OF_OTHER_JOBS = {"SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_CLUSTERS", "SLURM_C
 """An attempt is a single job, and `sbatch` must not wait for its end. Options name the clusters."""
 _WAITING = {"PENDING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 _UNREACHABLE_ERRORS = re.compile(
-    r"slurm controller|timed out|Connection refused|Transport endpoint|Zero Bytes", re.IGNORECASE
+    r"slurm controller|standby mode|timed out|Connection (refused|reset)|connection failure|Transport endpoint"
+    r"|Zero Bytes|message length|Message receive|munge|authenticat|credential|I/O error writing|temporarily"
+    r"|presently disabled|submissions disabled|(connect|talking) to (the )?database|can't be reached now"
+    r"|fetch config|configuration source",
+    re.IGNORECASE,
 )
 _SHOWN_JOB = re.compile(
     r" JobState=(?P<state>\w+) Reason=(?P<reason>.*?) Dependency=.* ExitCode=(?P<code>\d+):(?P<signal>\d+)"
 )
 _RECORDED_JOB = re.compile(r"^(?P<state>\w+)[^|]*\|(?P<code>\d+):(?P<signal>\d+)(?P<reason>)$", re.MULTILINE)
-_LIMIT_ERRORS = re.compile(
-    r"MaxSubmit|violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE
-)
+_LIMITS = re.compile(r"\b(?:QOS|Assoc|Max)[A-Z]\w*")
+_LIMITS_OF_COUNT = re.compile(r"Submit|Jobs")
+_LIMIT_ERRORS = re.compile(r"violates accounting/QOS policy|Job submit limit|too many jobs", re.IGNORECASE)
 
 
 def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
@@ -173,6 +177,14 @@ def job_state(state: str, status: int, reason: str, output: str = "") -> State:
     if signal:
         return Gone(signal=signal, reason=why, message=message)
     return Gone(code=status >> 8, reason=why, message=message)
+
+
+def is_full(message: str) -> bool:
+    """Returns whether a refusal is due to the number of jobs. Other limits exclude the job forever."""
+    limits = _LIMITS.findall(message)
+    if limits:
+        return any(_LIMITS_OF_COUNT.search(limit) for limit in limits)
+    return _LIMIT_ERRORS.search(message) is not None
 
 
 def _environment() -> dict[str, str]:
@@ -306,8 +318,12 @@ class Slurm(TrainingService):
         done = self.run("sbatch", *self.arguments(job), stdin=script)
         if done.returncode != 0:
             message = done.stderr.strip() or f"sbatch ended with {done.returncode}"
-            raise NoRoom(message) if _LIMIT_ERRORS.search(message) else Refused(message)
-        return done.stdout.strip()
+            raise NoRoom(message) if is_full(message) else Refused(message)
+        # A site's wrapper may print more than `--parsable` does.
+        found = re.findall(r"^\s*(\d+(?:;\S+)?)\s*$", done.stdout, re.MULTILINE)
+        if not found:
+            raise Unavailable(f"sbatch printed no id of a job: {done.stdout.strip()!r}")
+        return str(found[-1])
 
     def find(self, job: Job) -> Optional[str]:
         started = _started_job(job)
