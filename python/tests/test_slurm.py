@@ -371,6 +371,22 @@ def test_wrong_settings_are_named(tmp_path, monkeypatch):
     assert [problem.level for problem in service.check()] == ["error", "warning"]
 
 
+def test_numbers_of_yaml_are_accepted_as_sbatch_does(tmp_path, monkeypatch):
+    sinfo = f"case \"$*\" in *NodeList*) echo '{node(partition='3')}';; *) echo 3;; esac"
+    sbatch = f"printf '%s\\n' \"$@\" >{tmp_path}/words; echo 7"
+    service = fake(tmp_path, monkeypatch, sinfo=sinfo, scontrol="exit 1", sbatch=sbatch)
+    service.settings = {"partition": 3, "account": 4711, "qos": 1, "time": 30, "memory": 400, "cpus": 1}
+    assert service.check() == []
+    assert service.room() == 2
+    service.start(job())
+    words = (tmp_path / "words").read_text().splitlines()
+    assert {"--partition=3", "--account=4711", "--qos=1", "--time=30", "--mem=400"} <= set(words)
+    service.settings = {"time": True, "memory": 1.5, "cpus": "4"}
+    found = [f"{problem.path[9:]}: {problem.message}" for problem in service.check()]
+    texts = ("time: expected str or int, found bool", "memory: expected str or int, found float")
+    assert found == [*texts, "cpus: expected int, found str"]
+
+
 def node(
     name="n1",
     partition="gpu",

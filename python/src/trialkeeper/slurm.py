@@ -53,16 +53,18 @@ _NODE_COLUMNS = (
     "NodeList:.100,Partition:.100,Available:.12,StateCompact:.16,OverSubscribe:.16,"
     "CPUsState:.40,Memory:.20,AllocMem:.20,Gres:.500,GresUsed:.500"
 )
-_SETTINGS: dict[str, type] = {
-    "partition": str,
-    "account": str,
-    "qos": str,
-    "time": str,
-    "memory": str,
-    "cpus": int,
-    "sbatch": list,
-    "wrap": list,
-    "pollSeconds": int,
+_TEXT = (str, int)
+"""In YAML, a text of digits without quotes is a number."""
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "partition": _TEXT,
+    "account": _TEXT,
+    "qos": _TEXT,
+    "time": _TEXT,
+    "memory": _TEXT,
+    "cpus": (int,),
+    "sbatch": (list,),
+    "wrap": (list,),
+    "pollSeconds": (int,),
 }
 _OPTIONS = {
     "partition": "--partition",
@@ -239,11 +241,12 @@ class Slurm(TrainingService):
                 advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_SETTINGS)}"
                 problems.append(Problem("unknown setting", path=path, advice=advice))
             elif not isinstance(value, known) or isinstance(value, bool):
-                problems.append(Problem(f"expected {known.__name__}, found {type(value).__name__}", path=path))
+                expected = " or ".join(one.__name__ for one in known)
+                problems.append(Problem(f"expected {expected}, found {type(value).__name__}", path=path))
         if problems:
             return problems
         partition = self.settings.get("partition")
-        if partition is not None and not self._partitions("-p", partition):
+        if partition is not None and not self._partitions("-p", str(partition)):
             advice = f"there are {', '.join(self._partitions('-a'))}"
             problems.append(
                 Problem(f"there is no partition {partition}", path="settings.partition", advice=advice)
@@ -396,13 +399,13 @@ class Slurm(TrainingService):
         return states
 
     def room(self) -> Optional[int]:
-        memory = mebibytes(self.settings.get("memory", "0"))
+        memory = mebibytes(str(self.settings.get("memory", 0)))
         # Further options may demand certain nodes. Several clusters may have room.
         if self.settings.get("sbatch") or self.clusters() or memory is None:
             return None
         partition = self.settings.get("partition", os.environ.get("SBATCH_PARTITION"))
         # `-p` also shows a hidden partition, and excludes `-a`.
-        words = ["-a"] if partition is None else ["-p", partition]
+        words = ["-a"] if partition is None else ["-p", str(partition)]
         done = self.run("sinfo", "-h", "-N", *words, "-O", _NODE_COLUMNS)
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
