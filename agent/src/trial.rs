@@ -3,7 +3,6 @@
 //! Only this module and its submodules contain `unsafe` code, and only they send signals to the trial. They must not
 //! wait for a process: that is the task of `reap`.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -109,7 +108,7 @@ pub struct Trial {
     /// The programs that handled SIGTERM when the trial was stopped.
     stopped_programs: Vec<u32>,
     /// Processes below them, which got no signal of their own.
-    spared: HashSet<u32>,
+    spared: Vec<u32>,
 }
 
 /// A guard that has ended before the agent.
@@ -189,7 +188,7 @@ pub fn start(
             terminal,
             reaped: false,
             stopped_programs: Vec::new(),
-            spared: HashSet::new(),
+            spared: Vec::new(),
         },
         exit,
     ))
@@ -231,7 +230,7 @@ impl Trial {
                 terminal: None,
                 reaped: false,
                 stopped_programs: Vec::new(),
-                spared: HashSet::new(),
+                spared: Vec::new(),
             },
             exit,
         )
@@ -341,17 +340,9 @@ impl Trial {
         let tree = self.tree();
         self.stopped_programs = tree::programs_that(&tree, handles_sigterm);
         self.spared = tree::below(&tree, &self.stopped_programs);
-        if self.spared.is_empty() {
-            self.signal_tree(Signal::SIGTERM, reaped);
-        } else {
-            let own = (!reaped).then(|| self.pid());
-            let others = tree.iter().map(|it| it.pid).filter(|pid| Some(*pid) != own);
-            for pid in own.into_iter().chain(others).filter(|pid| !self.spared.contains(pid)) {
-                send_signal(pid, Signal::SIGTERM);
-            }
-        }
+        self.signal_tree(Signal::SIGTERM, reaped, &self.spared);
         // A stopped process receives SIGTERM only after it is continued.
-        self.signal_tree(Signal::SIGCONT, reaped);
+        self.signal_tree(Signal::SIGCONT, reaped, &[]);
     }
 
     /// Sends SIGTERM to the spared processes whose program has ended.
@@ -361,26 +352,34 @@ impl Trial {
         }
         let tree = self.tree();
         let below = tree::below(&tree, &self.stopped_programs);
-        for orphan in
-            tree.iter().filter(|it| self.spared.contains(&it.pid) && !below.contains(&it.pid))
-        {
-            send_signal(orphan.pid, Signal::SIGTERM);
+        for Process { pid, .. } in tree {
+            if self.spared.contains(&pid) && !below.contains(&pid) {
+                send_signal(pid, Signal::SIGTERM);
+            }
         }
-        self.spared.retain(|pid| below.contains(pid));
+        self.spared = below;
     }
 
     /// Sends SIGKILL to the whole tree and returns the processes that were alive.
     pub fn kill(&self, reaped: bool) -> Vec<Process> {
-        self.signal_tree(Signal::SIGKILL, reaped)
+        self.signal_tree(Signal::SIGKILL, reaped, &[])
     }
 
-    fn signal_tree(&self, signal: Signal, reaped: bool) -> Vec<Process> {
+    fn signal_tree(&self, signal: Signal, reaped: bool, spared: &[u32]) -> Vec<Process> {
         let tree = self.tree();
-        if !reaped {
+        // The group would include processes to spare.
+        let by_group = !reaped && spared.is_empty();
+        if by_group {
             self.signal_group(signal);
+        } else if !reaped {
+            send_signal(self.pid(), signal);
         }
-        for member in tree.iter().filter(|member| reaped || member.group != self.pid()) {
-            send_signal(member.pid, signal);
+        let own = self.pid();
+        for Process { pid, group, .. } in &tree {
+            let is_done = !reaped && *pid == own || by_group && *group == own;
+            if !is_done && !spared.contains(pid) {
+                send_signal(*pid, signal);
+            }
         }
         tree
     }

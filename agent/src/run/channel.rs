@@ -40,12 +40,10 @@ impl SdkChannel {
                     environment.set.push((name.into(), value.into()));
                 };
                 set(CHANNEL_VARIABLE, channel.url());
-                // Python prefers the lower-case variable, so both get the user's list.
-                let names = ["NO_PROXY", "no_proxy"];
-                let values = names.map(|name| std::env::var(name).ok());
-                for (name, value) in names.into_iter().zip(&values) {
-                    let list = value.as_ref().or_else(|| values.iter().flatten().next());
-                    set(name, no_proxy(list.map(String::as_str)));
+                // Many programs read only one of them, or prefer it, so each contains the user's list.
+                for [name, other] in [["NO_PROXY", "no_proxy"], ["no_proxy", "NO_PROXY"]] {
+                    let list = std::env::var(name).or_else(|_| std::env::var(other));
+                    set(name, no_proxy(list.ok().as_deref()));
                 }
                 Self(Some(channel))
             }

@@ -97,13 +97,16 @@ pub fn programs_that(tree: &[Process], handle: impl Fn(u32) -> bool) -> Vec<u32>
 }
 
 /// PURE: returns the members of `tree` below `programs`.
-pub fn below(tree: &[Process], programs: &[u32]) -> HashSet<u32> {
-    let mut open: Vec<u32> =
-        tree.iter().map(|it| it.pid).filter(|pid| programs.contains(pid)).collect();
-    let mut below = HashSet::new();
-    while let Some(pid) = open.pop() {
-        let children = tree.iter().filter(|it| it.parent == pid).map(|it| it.pid);
-        open.extend(children.filter(|child| below.insert(*child)));
+pub fn below(tree: &[Process], programs: &[u32]) -> Vec<u32> {
+    let mut below = Vec::new();
+    let mut parents = programs.to_vec();
+    while let Some(parent) = parents.pop() {
+        for process in tree {
+            if process.parent == parent && !below.contains(&process.pid) {
+                below.push(process.pid);
+                parents.push(process.pid);
+            }
+        }
     }
     below
 }
@@ -177,7 +180,7 @@ mod tests {
         ] {
             let programs = programs_that(&tree, |pid| handles.contains(&pid));
             let found = super::below(&tree, &programs);
-            assert_eq!(found, below.into_iter().collect(), "{handles:?}");
+            assert_eq!(found, below, "{handles:?}");
         }
     }
 
