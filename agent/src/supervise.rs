@@ -110,6 +110,8 @@ pub struct Ending {
     pub leftovers: Leftovers,
     /// `true` if the agent has received SIGTERM. Its sender then also waits for the agent's end.
     pub stop_signalled: bool,
+    /// The signal of a key that the user pressed at the trial's terminal, if it ended the trial.
+    pub typed_signal: Option<u8>,
 }
 
 /// An event of the `select!`.
@@ -314,6 +316,7 @@ impl Supervisor {
                     TYPED_SIGNALS.into_iter().find(|typed| exit.shell_code() == 128 + typed)
             {
                 state.forwarded_signal = Some(signal);
+                state.ending.typed_signal = Some(signal);
             }
             let now = Instant::now();
             let by_term = exit == TrialExit::Signal(signal_byte(Signal::SIGTERM));

@@ -148,6 +148,18 @@ pub fn set_signal_actions() {
     }
 }
 
+/// Ends the agent and its group by a signal that a key sent to the trial, as the key would have done without the agent.
+/// A shell then also ends its loop or script. Returns only if the signal cannot end the agent.
+pub fn end_job(signal: u8) {
+    let Ok(signal) = Signal::try_from(i32::from(signal)) else { return };
+    #[expect(unsafe_code, reason = "std has no safe function to set a signal's action")]
+    // SAFETY: the default action runs no code of this program.
+    let set = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
+    set.ok();
+    signals::unblock_all();
+    kill(Pid::from_raw(0), signal).ok();
+}
+
 /// Starts the trial with the given standard output and error. `None`: the agent's.
 ///
 /// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* that started the child

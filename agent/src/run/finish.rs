@@ -13,6 +13,7 @@ use crate::output::{StreamForwarder, wait_until_forwarded};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
+use crate::trial::end_job;
 use crate::trial::reexec::disarm;
 use crate::trial::signals::Signals;
 use crate::verdict::{Observations, conclude};
@@ -35,13 +36,16 @@ pub(super) struct EndedRun {
     pub(super) signals: Signals,
     /// `true` if the agent has already received SIGTERM.
     pub(super) stop_signalled: bool,
+    /// The signal of a key that the user pressed at the trial's terminal, if it ended the trial.
+    pub(super) typed_signal: Option<u8>,
 }
 
 impl RunFinisher {
     /// Concludes the run, writes and delivers its results, and returns the exit code.
     pub(super) async fn finish(self, ended: EndedRun) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, forwarders, shutdown } = self;
-        let EndedRun { observations, recorder, mut signals, mut stop_signalled } = ended;
+        let EndedRun { observations, recorder, mut signals, mut stop_signalled, typed_signal } =
+            ended;
         let verdict = conclude(&observations);
         let code = summary::exit_code(&observations.end, &verdict, settings.exit_code_map);
         disarm(code);
@@ -78,6 +82,9 @@ impl RunFinisher {
             dir.as_deref(),
             left.as_ref(),
         );
+        if let Some(signal) = typed_signal {
+            end_job(signal);
+        }
         ExitCode::from(code)
     }
 }

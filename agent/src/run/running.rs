@@ -123,7 +123,8 @@ impl WatchedRun {
                 let end = summary::trial_end_of(&error);
                 let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
                 let observations = Observations { end, ..observer.observations() };
-                EndedRun { observations, recorder, signals: parts.signals, stop_signalled }
+                let signals = parts.signals;
+                EndedRun { observations, recorder, signals, stop_signalled, typed_signal: None }
             }
         };
         channel.shut_down();
@@ -135,7 +136,7 @@ async fn supervise_trial(settings: &Settings, mut supervisor: Supervisor) -> End
     let ending = supervise(&mut supervisor).await;
     let Supervisor { intake, signals, .. } = supervisor;
     let (mut recorder, observer) = intake.into_parts();
-    let stop_signalled = ending.stop_signalled;
+    let (stop_signalled, typed_signal) = (ending.stop_signalled, ending.typed_signal);
     let succeeded = ending.stop.is_none() && ending.status.is_some_and(|status| status.success());
     recorder.conclude(succeeded);
     let observations = observations_at_end(&observer, ending);
@@ -144,5 +145,5 @@ async fn supervise_trial(settings: &Settings, mut supervisor: Supervisor) -> End
             recorder.report(ReportBody::Log(last));
         }
     }
-    EndedRun { observations, recorder, signals, stop_signalled }
+    EndedRun { observations, recorder, signals, stop_signalled, typed_signal }
 }

@@ -179,7 +179,8 @@ mod tests {
             (vec![3, 4, 5], vec![4, 5]),
         ] {
             let programs = programs_that(&tree, |pid| handles.contains(&pid));
-            let found = super::below(&tree, &programs);
+            let mut found = super::below(&tree, &programs);
+            found.sort_unstable();
             assert_eq!(found, below, "{handles:?}");
         }
     }

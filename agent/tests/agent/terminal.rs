@@ -155,15 +155,29 @@ fn a_trial_in_a_pipeline_can_read_from_the_terminal() {
 #[test]
 fn an_interrupt_reaches_the_trial_and_the_verdict() {
     let mut session = Session::new();
-    session
-        .start_trial("echo up; exec sleep 1000", "; echo code $?")
-        .wait_for_text("up\r\n")
-        .press("\x03");
+    session.start_trial("echo up; exec sleep 1000", "").wait_for_text("up\r\n").press("\x03");
     session
         .wait_for_text("A user interrupted the trial")
+        .wait_for_text("ready> ")
+        .press("echo code $?\n")
         .wait_for_text("code 130")
         .wait_for_text("ready> ")
         .wait_for_prompt();
+}
+
+#[test]
+fn an_interrupt_ends_a_loop_and_a_script_of_trials() {
+    let trial = r#""$KEEPER" run --output-dir out$i --shell "echo up $i; exec sleep 1000""#;
+    let start = format!("for i in 1 2; do {trial}; done");
+    for line in [start.clone(), format!("bash -c '{}'", start.replace('\'', "'\\''"))] {
+        let mut session = Session::new();
+        session.press(&format!("{line}\n")).wait_for_text("\n");
+        session.wait_for_text("up 1\r\n").press("\x03");
+        session.wait_for_text("A user interrupted the trial").wait_for_text("ready> ");
+        session.wait_for_prompt();
+        let screen = session.screen.lock().unwrap().clone();
+        assert!(!String::from_utf8_lossy(&screen).contains("up 2\r\n"), "{line}");
+    }
 }
 
 #[test]
