@@ -100,6 +100,25 @@ def test_a_connected_experiment_is_waited_for_watched_and_stopped(tmp_path):
         assert connected.wait() == "DONE"
 
 
+@pytest.mark.parametrize("name", ["read_events", "read_events_async"])
+def test_a_manager_whose_events_have_ended_is_left_to_exit(tmp_path, monkeypatch, name):
+    """It waits for its listeners, so each further connection would delay its exit."""
+    read, opened = getattr(tk.experiment, name), []
+    monkeypatch.setattr(tk.experiment, name, lambda *args: opened.append(args) or read(*args))
+    run = {"read_events": tk.Experiment.run, "read_events_async": lambda e: asyncio.run(e.run_async())}[name]
+    run(of(REPORT, tmp_path))
+    assert len(opened) == 1
+
+
+def test_a_manager_of_another_process_is_left_alone_after_its_last_event():
+    other = types.SimpleNamespace(_manager=None)
+    follower = tk.experiment.Follower(other)
+    follower.take(_rest.Event("experiment", "1", {"state": "STOPPED"}))
+    assert follower.pause_s() < 0.1, "the connection may only have been lost"
+    follower.take(_rest.Event("end", "1", None))
+    assert follower.pause_s() >= 0.25 and not follower.is_leaving()
+
+
 def test_an_experiment_is_asked_of_its_manager_without_a_process(tmp_path, monkeypatch):
     with gated(tmp_path).start() as experiment:
         monkeypatch.setattr(tk.experiment, "find_program", None)

@@ -10,6 +10,7 @@ from trialkeeper.errors import ManagerError
 from trialkeeper.results import ENDED_STATES, Trial
 
 if TYPE_CHECKING:
+    from trialkeeper._manager import ManagerProcess
     from trialkeeper.experiment import Experiment
 
 __all__ = ["Follower"]
@@ -19,6 +20,8 @@ __all__ = ["Follower"]
 _HELD_S = 2.0
 #: Seconds after which a search without a manager counts as abandoned.
 _ABANDONED_S = 1.0
+#: Seconds between two connections to a manager of another process that is about to exit.
+_EXIT_PAUSE_S = 0.25
 
 
 class Follower:
@@ -31,6 +34,10 @@ class Follower:
         self._state_since = time.monotonic()
         self._without_manager_since: Optional[float] = None
         self._looks = 0
+        #: Whether the latest event was the last one of its manager.
+        self._has_end = False
+        #: The manager of this process whose events have ended.
+        self._leaving: Optional[ManagerProcess] = None
         #: The position at which the stream of events continues.
         self.after = "0"
 
@@ -40,7 +47,10 @@ class Follower:
             return None
         self._looks = 0
         self.after = event.id or self.after
-        if event.name == "experiment":
+        self._has_end = event.name == "end"
+        if self._has_end:
+            self._leaving = self._experiment._manager
+        elif event.name == "experiment":
             self._set_state(event.data["state"])
         elif event.name == "trial":
             trial = Trial._of(event.data, self._experiment)
@@ -79,10 +89,18 @@ class Follower:
         except NotRunning:
             return self._is_over_without_manager()
 
+    def is_leaving(self) -> bool:
+        """Returns whether this process's manager has sent its last event.
+
+        A manager waits for its listeners before it exits, so another connection would delay the exit.
+        """
+        return self._leaving is not None and self._leaving is self._experiment._manager
+
     def pause_s(self) -> float:
-        """Returns the delay before the next connection to the manager. It starts short and grows."""
+        """Returns the delay before the next look at the manager. It starts short and grows."""
         self._looks += 1
-        return min(0.02 * self._looks, 0.5)
+        pause = min(0.02 * self._looks, 0.5)
+        return max(pause, _EXIT_PAUSE_S) if self._has_end and not self.is_leaving() else pause
 
     def _is_over_without_manager(self) -> bool:
         shown = self._experiment.show()

@@ -544,12 +544,13 @@ class Experiment(ForeignNames):
     def _follow(self, follower: Follower) -> Iterator[Optional[Trial]]:
         """Yields each trial that has ended until the search is over, and ``None`` after each short silence."""
         while not follower.is_over():
-            with contextlib.suppress(NotRunning):
-                with contextlib.closing(read_events(self.folder, follower.after)) as events:
-                    for event in events:
-                        yield follower.take(event)
-                        if follower.is_settled():
-                            break
+            if not follower.is_leaving():
+                with contextlib.suppress(NotRunning):
+                    with contextlib.closing(read_events(self.folder, follower.after)) as events:
+                        for event in events:
+                            yield follower.take(event)
+                            if follower.is_settled():
+                                break
             yield None
             if not follower.is_settled():
                 time.sleep(follower.pause_s())
@@ -560,15 +561,16 @@ class Experiment(ForeignNames):
     async def _follow_async(self, follower: Follower) -> AsyncIterator[Optional[Trial]]:
         """Yields what :meth:`_follow` yields."""
         while not await _in_thread(follower.is_over):
-            with contextlib.suppress(NotRunning):
-                events = read_events_async(self.folder, follower.after)
-                try:
-                    async for event in events:
-                        yield follower.take(event)
-                        if follower.is_settled():
-                            break
-                finally:
-                    await events.aclose()
+            if not follower.is_leaving():
+                with contextlib.suppress(NotRunning):
+                    events = read_events_async(self.folder, follower.after)
+                    try:
+                        async for event in events:
+                            yield follower.take(event)
+                            if follower.is_settled():
+                                break
+                    finally:
+                        await events.aclose()
             yield None
             if not follower.is_settled():
                 await asyncio.sleep(follower.pause_s())
