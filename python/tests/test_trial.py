@@ -138,8 +138,43 @@ def test_a_trial_asked_to_stop_ends_by_itself_and_a_second_request_ends_it_at_on
     assert (done.stdout, done.returncode) == ("caught\n", -signal.SIGTERM), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("before", "in_child", "code"),
+    [
+        ("pass", "pass", -signal.SIGTERM),
+        ("signal.signal(signal.SIGTERM, lambda *_: os._exit(7))", "pass", 7),
+        # A training in a forked process asks for itself.
+        ("pass", "tk.should_stop()", 3),
+    ],
+)
+def test_a_forked_process_is_ended_as_if_its_parent_caught_nothing(before, in_child, code):
+    script = f"""
+import multiprocessing, os, signal, time
+import trialkeeper as tk
+{before}
+tk.should_stop()
+def work(ready):
+    {in_child}
+    ready.set()
+    while not tk.trial._stop_requested.is_set():
+        time.sleep(0.01)
+    os._exit(3)
+fork = multiprocessing.get_context("fork")
+ready = fork.Event()
+worker = fork.Process(target=work, args=(ready,), daemon=True)
+worker.start()
+assert ready.wait(60)
+worker.terminate()
+worker.join(60)
+print(worker.exitcode, tk.should_stop(), flush=True)
+worker.kill()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{code} False\n", done.stderr
+
+
 def test_should_stop_in_a_thread_warns_and_goes_on(monkeypatch):
-    monkeypatch.setattr("trialkeeper.trial._handler_installed", False)  # Other tests may have installed it.
+    monkeypatch.setattr("trialkeeper.trial._handling_process", None)  # Other tests may have set it.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answers = []

@@ -31,7 +31,9 @@ _RESERVED = ("type", "step")
 _write_lock = threading.Lock()
 _stop_lock = threading.Lock()
 _stop_requested = threading.Event()
-_handler_installed = False
+#: The process that handles SIGTERM, and the handler that it replaced. Forked processes inherit both.
+_handling_process: Optional[int] = None
+_previous_handler: Any = signal.SIG_DFL
 #: The descriptor of the output that the agent reads.
 _STDOUT = 1
 _redirection_warned = False
@@ -117,32 +119,44 @@ def should_stop() -> bool:
 
     The first call must come from the main thread and catches SIGTERM. From then on, the trial must exit by itself
     within the grace period of the agent (20 s unless configured). A second SIGTERM ends it as if the first one
-    had not been caught.
+    had not been caught. In forked processes that do not call it, SIGTERM has its former effect.
     """
     _catch_sigterm()
     return _stop_requested.is_set()
 
 
 def _catch_sigterm() -> None:
-    global _handler_installed
+    global _handling_process, _previous_handler
     with _stop_lock:
-        if _handler_installed:
+        if _handling_process == os.getpid():
             return
         if threading.current_thread() is not threading.main_thread():
             _warn("should_stop() must first be called from the main thread; SIGTERM is not caught")
             return
         previous = signal.getsignal(signal.SIGTERM)
+        if previous is not _on_sigterm:
+            # There is no function for a handler that C code has installed.
+            _previous_handler = signal.SIG_DFL if previous is None else previous
+        _handling_process = os.getpid()
+        signal.signal(signal.SIGTERM, _on_sigterm)
 
-        def on_sigterm(number: int, frame: Optional[FrameType]) -> None:
-            if _stop_requested.is_set():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGTERM)
-            _stop_requested.set()
-            if callable(previous):
-                previous(number, frame)
 
-        signal.signal(signal.SIGTERM, on_sigterm)
-        _handler_installed = True
+def _on_sigterm(number: int, frame: Optional[FrameType]) -> None:
+    if _handling_process != os.getpid():
+        # A forked process, such as a worker of `multiprocessing`, which ends its workers with SIGTERM.
+        _raise_again(_previous_handler)
+        return
+    if _stop_requested.is_set():
+        _raise_again(signal.SIG_DFL)
+    _stop_requested.set()
+    if callable(_previous_handler):
+        _previous_handler(number, frame)
+
+
+def _raise_again(handler: Any) -> None:
+    """Sends this process SIGTERM for another handler."""
+    signal.signal(signal.SIGTERM, handler)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _named(values: Union[Mapping[str, Value], Value, None], named: Mapping[str, Value]) -> dict[str, Value]:
