@@ -285,6 +285,20 @@ def test_results_that_json_lacks_are_floats(tmp_path):
     assert math.isnan(trial.metrics()[0].value)
 
 
+def test_a_trial_that_diverges_keeps_the_type_and_step_of_its_reports(tmp_path):
+    code = (
+        'import trialkeeper as tk; nan = float("nan"); '
+        "tk.report(step=20, loss=nan, acc=0.5); tk.final(loss=nan, acc=0.9)"
+    )
+    experiment = of(code, tmp_path, max_trial_number=1)
+    with pytest.raises(tk.ExperimentFailed):
+        experiment.run()
+    (trial,) = experiment.trials()
+    assert math.isnan(trial.value)
+    losses = [(metric.type, metric.step) for metric in trial.metrics() if metric.name == "loss"]
+    assert losses == [("intermediate", 20), ("final", 0)]
+
+
 def test_results_are_a_data_frame(tmp_path):
     pytest.importorskip("pandas")
     frame = of(REPORT, tmp_path).run().to_pandas()

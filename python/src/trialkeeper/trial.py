@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import stat
@@ -179,26 +178,20 @@ def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) 
             _warn(f"the step {step!r} is ignored: it is not a number ({error})")
     if not metrics:
         _warn("nothing is reported: no metric was given")
-    finite, others = {}, []
+    numbers = {}
     for name, value in metrics.items():
         if name in _RESERVED:
             _warn(f"metric {name!r} is not reported: the name has another meaning; choose another name")
             continue
         try:
-            number = float(value)
+            numbers[name] = float(value)
         except Exception as error:
             _warn(f"metric {name!r} is not reported: {value!r} is not a number ({error})")
-            continue
-        if math.isfinite(number):
-            finite[name] = number
-        else:
-            # JSON has no NaN and no infinity. The agent reads them as text.
-            others.append(f"{name}={number}")
-    lines = [*others, *([json.dumps({**head, **finite}, ensure_ascii=False)] if finite else [])]
-    if lines:
+    if numbers:
         global _has_reported
         _has_reported = True
-        _write("".join(f"{line}\n" for line in lines))
+        # The agent reads NaN and infinities, although JSON has none.
+        _write(json.dumps({**head, **numbers}, ensure_ascii=False) + "\n")
 
 
 def _write(text: str) -> None:
