@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import types
 import urllib.request
@@ -42,6 +43,13 @@ def wait_for_state(experiment, state):
 
 
 REPORT = 'import trialkeeper as tk; x = tk.params()["x"]; tk.report(loss=x, step=0); tk.report(loss=x * x, step=1)'
+
+
+def run_script(folder, code):
+    """Runs a script in its folder."""
+    script = folder / "script.py"
+    script.write_text(f"import trialkeeper as tk\nSPACE = {SPACE!r}\n{textwrap.dedent(code)}")
+    return subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_a_search_runs_to_its_end_and_keeps_its_results(tmp_path):
@@ -456,6 +464,22 @@ def test_a_function_for_another_version_of_python_is_refused_with_both(tmp_path)
     assert json.loads((folder / "objective.json").read_text()) == {}
     folder = keep_code(tmp_path, json.loads, is_local=False)
     assert json.loads((folder / "objective.json").read_text()) == {}
+
+
+def test_trials_find_modules_in_the_order_of_the_script(tmp_path):
+    """A local module comes before one of the standard library."""
+    pytest.importorskip("cloudpickle")
+    (tmp_path / "colorsys.py").write_text("RESULT = 7\n")
+    done = run_script(
+        tmp_path,
+        """
+        def objective(p):
+            import colorsys
+            return colorsys.RESULT
+        print(tk.search(objective, SPACE, max_trials=1, data_dir="data").best.value)
+        """,
+    )
+    assert done.stdout == "7.0\n", done.stderr
 
 
 def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypatch):

@@ -23,7 +23,8 @@ def main() -> None:
     origin = folder / "origin.json"
     if origin.is_file():
         saved = json.loads(origin.read_text(encoding="utf-8"))
-        sys.path += [entry for entry in saved["path"] if entry not in sys.path]
+        # The order of the searching process: its modules may have the names of others.
+        sys.path[:] = [*saved["path"], *(entry for entry in sys.path if entry not in saved["path"])]
         if os.path.isdir(saved["directory"]):
             os.chdir(saved["directory"])
     from trialkeeper import trial
