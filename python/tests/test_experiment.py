@@ -482,6 +482,39 @@ def test_trials_find_modules_in_the_order_of_the_script(tmp_path):
     assert done.stdout == "7.0\n", done.stderr
 
 
+SCRIPT_THAT_PICKLES = """
+import functools, multiprocessing, os, pickle
+class Model:
+    def __init__(self, x):
+        self.x = x
+    def double(self):
+        return Model(2 * self.x)
+model = Model(1)
+def double(x):
+    return 2 * x
+def objective(p):
+    assert pickle.loads(pickle.dumps(model)).x == 1
+    with multiprocessing.get_context(p["start"]).Pool(1) as pool:
+        (made,) = pool.map(Model.double, [Model(1)])
+        return pool.map(double, [made.x])[0]
+class Objective:
+    def __call__(self, p):
+        assert type(pickle.loads(pickle.dumps(self))) is Objective
+        return objective(p)
+if __name__ == "__main__":
+    starts = {"start": {"_type": "choice", "_value": ["fork", "spawn"]}}
+    for function in (objective, functools.partial(objective), Objective(), Objective().__call__):
+        search = tk.search(function, starts, max_trials=2, tuner="GridSearch", data_dir="data")
+        print([trial.value for trial in search.trials()])
+"""
+
+
+def test_trials_can_pickle_what_their_script_defines(tmp_path):
+    pytest.importorskip("cloudpickle")
+    done = run_script(tmp_path, SCRIPT_THAT_PICKLES)
+    assert done.stdout == "[4.0, 4.0]\n" * 4, done.stderr
+
+
 def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypatch):
     pytest.importorskip("cloudpickle")
     monkeypatch.chdir(tmp_path)

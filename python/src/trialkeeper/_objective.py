@@ -7,6 +7,8 @@ A copy of this file is in the trial's code folder, beside the function and, on o
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import pickle
@@ -59,7 +61,27 @@ def _from_pickle(folder: Path, how: dict[str, Any]) -> Any:
             f"the objective was pickled by Python {how['python']}, and {sys.executable} is Python {here}, which "
             "cannot run it: use the same version, or define the objective in a module that this machine also has"
         )
-    return pickle.loads((folder / "objective.pickle").read_bytes())
+    objective = pickle.loads((folder / "objective.pickle").read_bytes())
+    if names := _names_of_script(objective):
+        # Its classes and functions are pickled by the name of this module and their own.
+        module = ModuleType("__main__")
+        vars(module).update(names, __file__=__file__)
+        sys.modules["__main__"] = module
+    return objective
+
+
+def _names_of_script(objective: Any) -> dict[str, Any]:
+    """Returns what the objective uses of its script, if cloudpickle has pickled it with the script's names."""
+    while isinstance(objective, functools.partial):
+        objective = objective.func
+    function = inspect.unwrap(objective)
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__
+    names = getattr(function, "__globals__", {})
+    if names.get("__name__") != "__main__":
+        return {}
+    kinds = {type(value) for value in [objective, *names.values()]}
+    return {**{kind.__name__: kind for kind in kinds if kind.__module__ == "__main__"}, **names}
 
 
 def _from_script(folder: Path, how: dict[str, Any]) -> Any:
@@ -74,3 +96,6 @@ def _from_script(folder: Path, how: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    # A process that `multiprocessing` spawns in the trial imports this file for the names of the script.
+    globals().update(_names_of_script(pickle.loads((Path(__file__).parent / "objective.pickle").read_bytes())))
