@@ -16,7 +16,7 @@ import pytest
 from test_experiment import RANDOM, REPORT, SPACE, of, wait_for_state
 
 import trialkeeper as tk
-from trialkeeper import _progress, _rest
+from trialkeeper import _manager, _progress, _rest
 
 #: A trial that waits for a file before it reports.
 GATED = 'import os, time\nwhile not os.path.exists("{gate}"): time.sleep(0.02)\nprint("loss=1")'
@@ -42,7 +42,8 @@ def test_the_function_is_not_hidden_by_its_module():
 def test_a_search_that_is_forgotten_leaves_no_file_open(tmp_path):
     code = """
 import sys, trialkeeper as tk
-space, random = {"x": {"_type": "uniform", "_value": [0, 1]}}, {"name": "Random"}
+space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+random = {"name": "Random", "class_args": {"optimize_mode": "minimize"}}
 fields = dict(search_space=space, tuner=random, max_trial_number=1, data_dir=sys.argv[1])
 tk.Experiment(trial_command="echo loss=1", **fields).run()
 try:
@@ -412,6 +413,44 @@ def test_a_callback_that_raises_is_warned_of_once(tmp_path):
     (warning,) = [w for w in caught if "broken" in str(w.message)]
     assert "raised ValueError for trial" in str(warning.message)
     assert sorted(numbers) == [0, 1, 2, 3]
+
+
+WAYS_TO_WAIT = {
+    "run": tk.Experiment.run,
+    "wait": lambda experiment: experiment.start().wait(),
+    "wait_async": lambda experiment: asyncio.run(experiment.start().wait_async()),
+}
+
+
+@pytest.mark.parametrize("run", WAYS_TO_WAIT.values(), ids=WAYS_TO_WAIT)
+def test_the_warnings_of_a_manager_are_passed_on_once(tmp_path, monkeypatch, run):
+    monkeypatch.setenv("TRIAL_MANAGER_LOG", "unknown")
+    experiment = of(REPORT, tmp_path, tuner={"name": "Random", "classArgs": {"optimize_mode": "maximize"}})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(experiment)
+    log, direction = (str(warning.message) for warning in caught)
+    assert log.startswith(f"experiment {experiment.id}: TRIAL_MANAGER_LOG is `unknown`; allowed: ")
+    assert "the search maximises `loss`, although its name suggests the opposite" in direction
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("2026-01-02T03:04:05.678901Z  WARN a queue is full", "a queue is full"),
+        ("2026-01-02T03:04:05.678901Z ERROR the tuner is lost: it died", "the tuner is lost: it died"),
+        ("2026-01-02T03:04:05.678901Z  INFO started", None),
+        ("  `x` has one value", "`x` has one value"),
+        ("  results are stored in /data/mine", None),
+        ("  trials reach the manager at http://10.0.0.1:8080 (change with --advertise)", None),
+        ("    | the output of a trial", None),
+        ("trial 3 (abc) FAILED (exit code 1): no", None),
+        ("1 of 2 trials ended, 0 running", None),
+    ],
+)
+def test_only_warnings_are_passed_on(line, warning):
+    match = _manager._WARNING.fullmatch(line)
+    assert (match and match[match.lastindex]) == warning
 
 
 def test_a_terminal_shows_a_line_for_each_trial(tmp_path, monkeypatch):

@@ -29,6 +29,12 @@ _FLAG = re.compile(
     r"(?: <\w+>| (0|N|TIME)\b)?"
 )
 _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
+#: The lines of the output that are warnings: of the log, of the start, and of the first result.
+_WARNING = re.compile(
+    r"\S+Z +(?:WARN|ERROR) (.+)"
+    r"|  (?! |results are stored in |trials reach the manager at |the experiment file states no direction;)(.+)"
+    r"|(the search m\w+ises .+)"
+)
 #: The maximum time in seconds for the manager to check the experiment file and to listen.
 _START_TIMEOUT_S = 60.0
 #: The maximum time in seconds for the manager to exit if it does not wait for its trials.
@@ -59,6 +65,7 @@ class ManagerProcess:
         self.url: Optional[str] = None
         # The manager's output goes to a file, because an unread pipe would eventually block it.
         self._stderr = tempfile.TemporaryFile()
+        self._searched_for_warnings = 0
         # This object may read the file until it is deleted, even at the exit of this process.
         weakref.finalize(self, self._stderr.close).atexit = False
         self._process = subprocess.Popen(
@@ -122,6 +129,16 @@ class ManagerProcess:
         # The manager shares the position of this open file, so seek() would move its writes.
         said = os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0)
         return said.decode(errors="replace")
+
+    def new_warnings(self) -> list[str]:
+        """Returns the warnings of the manager that this method has not returned before."""
+        said = os.pread(
+            self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, self._searched_for_warnings
+        )
+        lines = said[: said.rfind(b"\n") + 1]
+        self._searched_for_warnings += len(lines)
+        found = (_WARNING.fullmatch(line) for line in lines.decode(errors="replace").split("\n"))
+        return [match[match.lastindex or 0] for match in found if match]
 
     def describe_end(self) -> str:
         """Describes the end of the process for a message."""

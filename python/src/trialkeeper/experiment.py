@@ -11,6 +11,7 @@ import contextlib
 import html
 import inspect
 import json
+import math
 import os
 import re
 import subprocess
@@ -298,8 +299,12 @@ class Experiment(ForeignNames):
 
     async def wait_async(self) -> str:
         """Like :meth:`wait`; use ``asyncio.wait_for`` for a timeout."""
-        async for _ in self._follow_async(Follower(self)):
-            pass
+        watch = _Watch(self, ())
+        try:
+            async for trial in self._follow_async(watch.follower):
+                watch.show(trial)
+        finally:
+            watch.end()
         return self._raise_for_exit()
 
     async def stop_async(self) -> None:
@@ -631,7 +636,7 @@ class _Watch:
         self._warned: set[int] = set()
         self._progress: Optional[Progress] = None
         self._trouble: Optional[str] = None
-        self._checked_at = time.monotonic()
+        self._checked_at = -math.inf
 
     def begin(self, progress: Optional[bool]) -> None:
         """Begins to show the started search; ``progress`` as in :meth:`Experiment.run`."""
@@ -670,15 +675,24 @@ class _Watch:
             self._progress.end()
 
     def _warn_of_trouble(self) -> None:
-        """Warns of the search's trouble when it changes, as of a tuner that has failed."""
+        """Warns of the search's trouble when it changes, as of a tuner that has failed.
+
+        It also passes on the manager's own warnings.
+        """
         self._checked_at = time.monotonic()
-        try:
+        with contextlib.suppress(ManagerError, OSError):
             trouble = self._experiment.show().get("trouble")
-        except (ManagerError, OSError):
-            return
-        if trouble and trouble != self._trouble:
-            warnings.warn(f"experiment {self._experiment.id}: {trouble}", RuntimeWarning, stacklevel=4)
-        self._trouble = trouble or self._trouble
+            if trouble and trouble != self._trouble:
+                self._warn(trouble)
+            self._trouble = trouble or self._trouble
+        manager = self._experiment._manager
+        for warning in [] if manager is None else manager.new_warnings():
+            # The manager also logs some troubles.
+            if warning != self._trouble:
+                self._warn(warning)
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"experiment {self._experiment.id}: {message}", RuntimeWarning, stacklevel=5)
 
 
 def _checked(callbacks: Union[Sequence[Callback], Callback, None]) -> list[Callback]:
