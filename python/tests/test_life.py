@@ -704,5 +704,8 @@ def test_callbacks_that_cannot_be_called_are_refused(tmp_path, callbacks, messag
 
 def test_a_plain_number_is_the_final_result(tmp_path):
     code = "import trialkeeper as tk; tk.final(1.5)"
-    best = of(code, tmp_path, max_trial_number=1).run().best
+    experiment = of(code, tmp_path, max_trial_number=1).run()
+    best = experiment.best
     assert (best.final, best.value) == (1.5, 1.5)
+    assert [metric.value for metric in best.metrics()] == [1.5]
+    assert "<p>best: 1.5</p>" in experiment._repr_html_()

@@ -34,7 +34,7 @@ from trialkeeper.errors import (
     ExperimentInterrupted,
     ManagerError,
 )
-from trialkeeper.results import Metric, Trial
+from trialkeeper.results import Metric, Trial, decode_value
 
 if TYPE_CHECKING:
     import pandas
@@ -452,7 +452,9 @@ class Experiment(ForeignNames):
             f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
             for name, value in (best or {}).get("parameters", {}).items()
         )
-        result = "" if best is None else f"<p>best: {html.escape(str(best['final']))}</p><table>{rows}</table>"
+        result = ""
+        if best is not None:
+            result = f"<p>best: {html.escape(str(decode_value(best['final'])))}</p><table>{rows}</table>"
         return (
             f"<div><p>{bar}<b>{html.escape(self._id)}</b> {html.escape(shown['state'])}: "
             f"{html.escape(counts)}.{link}</p>{result}</div>"

@@ -13,7 +13,7 @@ from trialkeeper._foreign import ForeignNames
 if TYPE_CHECKING:
     from trialkeeper.experiment import Experiment
 
-__all__ = ["ENDED_STATES", "Metric", "Trial"]
+__all__ = ["ENDED_STATES", "Metric", "Trial", "decode_value"]
 
 #: The states of ended trials. A trial leaves them only if it is retried.
 ENDED_STATES = frozenset(["SUCCEEDED", "FAILED", "USER_CANCELED", "SYS_CANCELED", "EARLY_STOPPED"])
@@ -40,7 +40,7 @@ class Metric:
             name=row["name"],
             type=row["type"],
             step=row["step"],
-            value=_number(row["value"]),
+            value=decode_value(row["value"]),
             observed_at=_when(row["observed_at_ms"]) or datetime.fromtimestamp(0, timezone.utc),
         )
 
@@ -118,7 +118,7 @@ class Trial(ForeignNames):
             number=row["sequence"],
             state=row["state"],
             parameters=row["parameters"],
-            final=_final(row["final"]),
+            final=decode_value(row["final"]),
             cause=row.get("cause"),
             exit_code=row.get("exit_code"),
             started_at=_when(row.get("started_at_ms")),
@@ -136,8 +136,8 @@ def _number(value: Any) -> Any:
     )
 
 
-def _final(value: Any) -> Any:
-    """Decodes a final result. A line that only wraps one number, as of ``tk.final(1)``, is that number."""
+def decode_value(value: Any) -> Any:
+    """Decodes a reported value. A line that only wraps one number, as of ``tk.final(1)``, is that number."""
     if isinstance(value, Mapping) and "default" in value and set(value) <= {"type", "step", "default"}:
         return _number(value["default"])
     return _number(value)
