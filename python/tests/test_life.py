@@ -1,9 +1,12 @@
 """The lifecycle of a search with the real programs: interrupts, killed managers, callbacks, progress."""
 
 import asyncio
+import copy
+import dataclasses
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -709,3 +712,13 @@ def test_a_plain_number_is_the_final_result(tmp_path):
     assert (best.final, best.value) == (1.5, 1.5)
     assert [metric.value for metric in best.metrics()] == [1.5]
     assert "<p>best: 1.5</p>" in experiment._repr_html_()
+
+
+def test_trials_and_experiments_are_copied_without_their_manager(tmp_path):
+    experiment = of(REPORT, tmp_path, max_trial_number=1).run()
+    (trial,) = experiment.trials()
+    for copied in (copy.deepcopy(trial), pickle.loads(pickle.dumps(trial))):
+        assert copied == trial
+        assert copied.metrics() == trial.metrics()
+    assert dataclasses.asdict(trial)["final"] == trial.final
+    assert copy.copy(experiment).state == "DONE"

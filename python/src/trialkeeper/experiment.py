@@ -324,6 +324,10 @@ class Experiment(ForeignNames):
             if trial is not None:
                 yield trial
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state of a copy, which asks the running manager as :func:`connect` does."""
+        return {**vars(self), "_manager": None}
+
     def __enter__(self) -> Self:
         return self
 
