@@ -19,7 +19,7 @@ import pytest
 from test_experiment import RANDOM, REPORT, SPACE, of, wait_for_state
 
 import trialkeeper as tk
-from trialkeeper import _manager, _progress, _rest
+from trialkeeper import _manager, _progress, _rest, service
 
 #: A trial that waits for a file before it reports.
 GATED = 'import os, time\nwhile not os.path.exists("{gate}"): time.sleep(0.02)\nprint("loss=1")'
@@ -722,3 +722,21 @@ def test_trials_and_experiments_are_copied_without_their_manager(tmp_path):
         assert copied.metrics() == trial.metrics()
     assert dataclasses.asdict(trial)["final"] == trial.final
     assert copy.copy(experiment).state == "DONE"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tk.ConfigurationError("no"),
+        tk.ExperimentFailed("no", tk.Experiment(id="mine")),
+        tk.NoSuggestion("no", is_final=True),
+        _rest.RestError("no", 404),
+        _rest.NotRunning("no"),
+        service.Unavailable("no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_can_be_pickled(error):
+    """Pools of processes pickle the errors of their workers."""
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), str(copied), repr(vars(copied))) == (type(error), str(error), repr(vars(error)))

@@ -39,6 +39,9 @@ class RestError(ManagerError):
         #: The HTTP status of the response, from 400.
         self.status = status
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.status)
+
 
 @dataclass(frozen=True)
 class Event:

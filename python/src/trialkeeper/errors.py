@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trialkeeper.experiment import Experiment
@@ -26,6 +27,9 @@ class ExperimentFailed(ManagerError):
         #: The search. Its trials contain the causes.
         self.experiment = experiment
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.experiment)
+
 
 class ExperimentInterrupted(ManagerError):
     """The search was stopped before its end (exit code 130)."""
@@ -38,3 +42,6 @@ class NoSuggestion(ManagerError):
         super().__init__(message)
         #: ``True`` if the study will never have another suggestion.
         self.is_final = is_final
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), is_final=self.is_final), self.args
