@@ -307,6 +307,15 @@ def test_a_trial_that_diverges_keeps_the_type_and_step_of_its_reports(tmp_path):
     assert losses == [("intermediate", 20), ("final", 0)]
 
 
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_search_whose_results_are_all_infinite_fails(tmp_path, direction):
+    tuner = {"name": "Random", "classArgs": {"optimize_mode": direction}}
+    experiment = of("import trialkeeper as tk; tk.final(1e999)", tmp_path, max_trial_number=1, tuner=tuner)
+    with pytest.raises(tk.ExperimentFailed, match=r"no trial succeeded with a result; trial 0 .* is infinite"):
+        experiment.run()
+    assert experiment.best is None and experiment.state == "DONE"
+
+
 def test_results_are_a_data_frame(tmp_path):
     pytest.importorskip("pandas")
     frame = of(REPORT, tmp_path).run().to_pandas()

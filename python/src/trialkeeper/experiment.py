@@ -524,10 +524,14 @@ class Experiment(ForeignNames):
     def _raise_for_exit(self) -> str:
         """Returns the state of an ended search, or raises the error that matches its manager's exit code."""
         code = None if self._manager is None else self._manager.exit_code
-        if self._manager is None or code is None or code == 0:
+        if self._manager is None or code is None:
             return self.state
+        if code == 0:
+            shown = self.show()
+            if shown["best"] is not None or shown.get("pareto") or not self._has_only_infinite_results():
+                return str(shown["state"])
         said = self._manager.output()
-        if code == 1:
+        if code in (0, 1):
             raise ExperimentFailed(self._describe_failure(said), self)
         if code == 130:
             raise ExperimentInterrupted(f"experiment {self.id} was stopped; resume() continues it")
@@ -537,6 +541,11 @@ class Experiment(ForeignNames):
                 f"resume() continues it\n{said}".rstrip()
             )
         raise failure(code, said)
+
+    def _has_only_infinite_results(self) -> bool:
+        """Returns whether the search has results, of which none can be the best."""
+        numbers = [trial.value for trial in self.trials("SUCCEEDED") if trial.value is not None]
+        return bool(numbers) and not any(map(math.isfinite, numbers))
 
     def _describe_failure(self, said: str) -> str:
         """Returns the reason of the first trial, its last error output, and the manager's advice."""
