@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use trialkeeper_tests::{Gate, Machines, Outcome, TestBed, WAIT_TIMEOUT, wait_for};
+use trialkeeper_tests::{Gate, Machines, Outcome, Search, TestBed, WAIT_TIMEOUT, wait_for};
 
 use super::gated_trial::{expect_complete_output, wait_for_starts};
 use super::remote::search;
@@ -204,6 +204,40 @@ fn a_password_of_the_experiment_file_logs_in() {
     let own = bed.data_folder().join(&done.id).join("passwords/0-passwordFile");
     assert_eq!(files_with(&bed.data_folder(), secret), [own]);
     assert!(!done.stderr.contains(secret) && !found.contains(secret), "{}", done.stderr);
+}
+
+/// `ssh` runs commands of its configuration, such as a `ProxyCommand`, in this shell.
+#[test]
+#[ignore = "needs sshd"]
+fn the_shell_of_the_managers_user_may_print() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.release(1);
+    let shell = bed.write_script("shell.sh", "#!/bin/sh\necho Welcome\nexec /bin/sh \"$@\"\n");
+    let mut command = search(&bed, &[machines.add("one")], 1).command(&bed);
+    let done = bed.start(command.env("SHELL", shell)).finish(WAIT_TIMEOUT);
+    expect_complete_output(&bed, &Outcome::parse(done), 1);
+}
+
+/// Returns the output of `doctor`.
+fn run_doctor(bed: &TestBed, search: &Search) -> String {
+    let mut doctor = bed.manager_command();
+    let found = bed.start(doctor.arg("doctor").arg(search.write(bed))).finish(WAIT_TIMEOUT);
+    String::from_utf8(found.stdout).unwrap()
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn the_message_of_an_account_without_a_shell_is_shown() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let machine = machines.add("one");
+    let message = "This account is currently not available.";
+    // As `nologin` does.
+    machines.add_sshd_option("one", &format!("ForceCommand echo '{message}'; exit 1"));
+    let found = run_doctor(&bed, &search(&bed, &[machine], 1));
+    assert!(found.contains(&format!("FAIL  place  one: cannot log in: {message}")), "{found}");
 }
 
 /// Writes a script that replaces a program of a machine, in the folder `tools` of the bed.

@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::{askpass, host_keys, shell, ssh_errors};
@@ -24,16 +24,17 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest message of ssh that is kept, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 16 << 10;
-/// The line that an established connection prints.
-const CONNECTED_LINE: &str = "connected";
 
 /// Overrides a command in the user's SSH configuration, such as `tmux attach`. With it, `ssh` refuses all other
 /// commands.
 const NO_REMOTE_COMMAND: &str = "RemoteCommand=none";
 
 /// The command that holds a control connection. It ends when its standard input closes, which also happens when the
-/// manager is killed.
-const HOLD_COMMAND: &str = "exec cat >/dev/null";
+/// manager is killed. Its empty line ends what the login shell printed.
+const HOLD_COMMAND: &str = "echo; echo connected; exec cat >/dev/null";
+/// The end of the output of [`HOLD_COMMAND`]. A `LocalCommand` cannot replace it, because it runs in the shell of this
+/// user, which may be `nologin`.
+const CONNECTED_OUTPUT: &[u8] = b"\nconnected\n";
 
 /// A control connection. Dropping the value ends the connection.
 #[derive(Debug)]
@@ -107,40 +108,39 @@ impl Ssh {
         // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
+        let ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
+        timeout(CONNECT_TIMEOUT, self.wait_until_connected(ssh)).await.unwrap_or_else(|_| {
+            Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}, or the login there hangs"))
+        })
+    }
+
+    /// Waits until the machine runs [`HOLD_COMMAND`].
+    async fn wait_until_connected(&self, mut ssh: Child) -> Result<ControlConnection, String> {
         let pipes = (ssh.stdin.take(), ssh.stdout.take(), ssh.stderr.take());
-        let (Some(input), Some(stdout), Some(stderr)) = pipes else {
+        let (Some(input), Some(mut stdout), Some(mut stderr)) = pipes else {
             return Err("ssh has no pipes".to_owned());
         };
         let stderr = tokio::spawn(async move {
-            let mut stderr = stderr;
             let mut text = Vec::new();
             drop((&mut stderr).take(MAX_MESSAGE_BYTES).read_to_end(&mut text).await);
             // The rest is discarded, so that ssh never waits for a reader.
             drop(tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await);
             String::from_utf8_lossy(&text).into_owned()
         });
-        let mut stdout = BufReader::new(stdout);
-        let mut line = String::new();
-        let mut first = (&mut stdout).take(MAX_MESSAGE_BYTES);
-        match timeout(CONNECT_TIMEOUT, first.read_line(&mut line)).await {
-            Ok(Ok(_)) if line.trim() == CONNECTED_LINE => {
-                // The login shell's output is read and discarded, because ssh ends when it cannot write.
-                tokio::spawn(async move {
-                    drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
-                });
-                Ok(ControlConnection { ssh, _input: input })
-            }
-            Ok(_) => {
-                drop(input);
-                drop(ssh.wait().await);
-                let stderr = stderr.await.unwrap_or_default();
-                let has_password = self.machine.password_file.is_some();
-                Err(ssh_errors::explain_login(&stderr, has_password)
-                    .unwrap_or_else(|| "ssh ended without a message".to_owned()))
-            }
-            Err(_) => Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}")),
-        }
+        let Err(printed) = read_until_connected(&mut stdout).await else {
+            // Further output is read and discarded, because ssh ends when it cannot write.
+            tokio::spawn(async move {
+                drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
+            });
+            return Ok(ControlConnection { ssh, _input: input });
+        };
+        drop((input, stdout));
+        drop(ssh.wait().await);
+        let stderr = stderr.await.unwrap_or_default();
+        // `nologin` and forced commands print their reason to standard output.
+        Err(ssh_errors::explain_login(&stderr, self.machine.password_file.is_some())
+            .or_else(|| ssh_errors::explain(&printed))
+            .unwrap_or_else(|| "ssh ended without a message".to_owned()))
     }
 
     /// Sets the program that answers ssh's questions. Without files with secrets, no question is answered.
@@ -168,8 +168,7 @@ impl Ssh {
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
             NO_REMOTE_COMMAND.to_owned(),
-            "PermitLocalCommand=yes".to_owned(),
-            format!("LocalCommand=echo {CONNECTED_LINE}"),
+            "PermitLocalCommand=no".to_owned(),
         ];
         options.extend(self.machine_options());
         // The first value of an option counts, so the user's own values override these.
@@ -243,6 +242,18 @@ impl Ssh {
         command.arg(&self.machine.host);
         command_output(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
     }
+}
+
+/// Reads until [`CONNECTED_OUTPUT`]. The error contains what was printed without it.
+async fn read_until_connected(stdout: &mut ChildStdout) -> Result<(), String> {
+    let mut reader = BufReader::new(stdout.take(MAX_MESSAGE_BYTES));
+    let mut text = Vec::new();
+    while let Ok(1..) = reader.read_until(b'\n', &mut text).await {
+        if text.ends_with(CONNECTED_OUTPUT) {
+            return Ok(());
+        }
+    }
+    Err(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Returns the output of `ssh -G`.
