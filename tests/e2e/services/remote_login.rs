@@ -184,6 +184,8 @@ fn a_password_of_the_experiment_file_logs_in() {
         machine
     });
     both[0]["password"] = json!(secret);
+    // The prompt for the password then names the alias.
+    both[0]["sshOptions"].as_array_mut().unwrap().push(json!("HostKeyAlias=fleet"));
     both[1]["password"] = json!("guessed");
     let mut command = search(&bed, &both, 2).command(&bed);
     let file = bed.path("experiment.yml");

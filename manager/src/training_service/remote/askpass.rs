@@ -14,7 +14,9 @@ pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<Strin
     let MachineSpec { password_file, passphrase_file, .. } = machine;
     let mut cases = String::new();
     if let Some(file) = password_file {
-        let host = hostname(configuration).unwrap_or(&machine.host);
+        let setting = |name| configuration.lines().find_map(|line| line.strip_prefix(name));
+        let host = setting("hostkeyalias ").or_else(|| setting("hostname "));
+        let host = host.unwrap_or(&machine.host);
         let plain = quote(&format!("@{host}'s password: "));
         let interactive = quote(&format!("@{host}) "));
         cases.push_str(&case_branch(&format!("*{plain}|'('*{interactive}*assword*"), file));
@@ -27,10 +29,6 @@ pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<Strin
 
 fn case_branch(pattern: &str, file: &Path) -> String {
     format!("{pattern}) exec cat -- {} ;;\n", quote(&file.to_string_lossy()))
-}
-
-fn hostname(configuration: &str) -> Option<&str> {
-    configuration.lines().find_map(|line| line.strip_prefix("hostname "))
 }
 
 #[cfg(test)]
@@ -69,6 +67,8 @@ mod tests {
             let stdout = output.unwrap().stdout;
             assert_eq!(String::from_utf8(stdout).unwrap(), answer, "{prompt}");
         }
+        let aliased = "hostname 10.0.0.7\nhostkeyalias gpu1.example.org\n";
+        assert_eq!(super::script(&machine, aliased), Some(script));
         let none = MachineSpec { password_file: None, ..MachineSpec::new("alias") };
         assert_eq!(super::script(&none, ""), None::<String>);
     }
