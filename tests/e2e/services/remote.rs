@@ -186,21 +186,26 @@ fn a_proxy_that_asks_gets_no_answer_and_the_terminal_no_question() {
     let jump = machines.add("jump");
     let connect = jump["sshOptions"][0].as_str().unwrap();
     let mut machine = machines.add("one");
-    // As `ProxyJump` runs `ssh` for a jump host: with its own options and the same terminal.
+    // As `ProxyJump` runs `ssh` for a jump host: with its own options and the same terminal. Versions before 8.4 ask at
+    // any terminal, and otherwise run `SSH_ASKPASS` only if `DISPLAY` is set.
+    let answers = bed.path("answers").display().to_string();
     let proxy = bed.write_script(
         "proxy.sh",
         &format!(
-            "#!/bin/sh\nexec ssh -o '{connect}' -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask jump nc\n"
+            "#!/bin/sh\n(: </dev/tty) 2>/dev/null && echo terminal >>{answers}\necho \"display $DISPLAY\" >>{answers}\n\
+             exec ssh -o '{connect}' -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask jump nc\n"
         ),
     );
     machine["sshOptions"][0] = json!(format!("ProxyCommand={}", proxy.display()));
-    let command = search(&bed, &[machine], 1).command(&bed);
+    let mut command = search(&bed, &[machine], 1).command(&bed);
+    command.env_remove("DISPLAY");
     let terminal = Terminal::start(&command, 200, 50);
     wait_for("the refusal", WAIT_TIMEOUT, || {
         terminal.output().contains("Host key verification failed").then_some(())
     });
     let output = terminal.output();
     assert!(!output.contains("continue connecting"), "{output}");
+    assert_eq!(bed.read("answers").lines().next(), Some("display :"));
 }
 
 #[test]

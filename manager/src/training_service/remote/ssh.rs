@@ -95,8 +95,10 @@ impl Ssh {
         let configuration = self.check_configuration().await?;
         // A manager that was killed leaves the socket behind.
         drop(std::fs::remove_file(&self.socket));
-        let mut command = Command::new("ssh");
-        command.args(["-M", "-T", "-S"]).arg(&self.socket);
+        // The process has its own session, because Ctrl-C at the terminal must only reach the manager, and because
+        // `ssh` before OpenSSH 8.4 asks its questions at any terminal.
+        let mut command = Command::new("setsid");
+        command.args(["ssh", "-M", "-T", "-x", "-S"]).arg(&self.socket);
         for option in self.options() {
             command.arg("-o").arg(option);
         }
@@ -105,10 +107,11 @@ impl Ssh {
         }
         self.set_askpass(&mut command, &configuration)?;
         command.arg("--").arg(&self.machine.host).arg(HOLD_COMMAND);
-        // The process has its own group, because Ctrl-C at the terminal must only reach the manager.
-        command.process_group(0).kill_on_drop(true);
+        command.kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
+        let ssh = command.spawn().map_err(|error| {
+            format!("cannot run setsid: {error}; install util-linux on this machine")
+        })?;
         timeout(CONNECT_TIMEOUT, self.wait_until_connected(ssh)).await.unwrap_or_else(|_| {
             Err(format!("ssh did not connect within {CONNECT_TIMEOUT:?}, or the login there hangs"))
         })
@@ -145,9 +148,13 @@ impl Ssh {
 
     /// Sets the program that answers ssh's questions. Without files with secrets, no question is answered.
     fn set_askpass(&self, command: &mut Command, configuration: &str) -> Result<(), String> {
-        // `force`: the program is used even if there is a terminal. The variables also apply to a further ssh, to a
-        // jump host or in a `ProxyCommand`.
+        // `force`: the program is used even if there is a terminal, or no display. The variables also apply to a further
+        // ssh, to a jump host or in a `ProxyCommand`.
         command.env("SSH_ASKPASS_REQUIRE", "force");
+        // OpenSSH before 8.4 does not know `force`, and uses the program only if there is a display.
+        if std::env::var_os("DISPLAY").is_none() {
+            command.env("DISPLAY", ":");
+        }
         let Some(script) = askpass::script(&self.machine, configuration) else {
             command.env("SSH_ASKPASS", "false").args(["-o", "BatchMode=yes"]);
             return Ok(());
