@@ -242,6 +242,42 @@ fn the_message_of_an_account_without_a_shell_is_shown() {
     assert!(found.contains(&format!("FAIL  place  one: cannot log in: {message}")), "{found}");
 }
 
+/// Settings that suit a login at a terminal, and would prevent commands, forwards or messages.
+const ODD_CONFIGURATION: &str = "\
+LogLevel QUIET
+Host one
+  LocalForward /no/such/folder/socket localhost:1
+  ExitOnForwardFailure yes
+  StdinNull yes
+Host two
+  ClearAllForwardings yes
+  SessionType none
+  ForkAfterAuthentication yes
+";
+
+#[test]
+#[ignore = "needs sshd"]
+fn settings_for_a_login_at_a_terminal_do_not_apply() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let all = ["one", "two", "changed"].map(|name| {
+        let mut machine = machines.add(name);
+        machine["maxTrialNumber"] = json!(1);
+        machine
+    });
+    machines.replace_host_key("changed");
+    let configuration = bed.write("ssh_config", ODD_CONFIGURATION).display().to_string();
+    let script = format!("#!/bin/sh\nexec /usr/bin/ssh -F {configuration} \"$@\"\n");
+    bed.write_script("programs/ssh", &script);
+    let path = format!("{}:/usr/bin:/bin", bed.path("programs").display());
+    let running = bed.start(search(&bed, &all, 2).command(&bed).env("PATH", path));
+    running.wait_for_stderr("the key of changed has changed to SHA256:");
+    wait_for_starts(&bed, 2);
+    gate.release(2);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 2);
+}
+
 /// Writes a script that replaces a program of a machine, in the folder `tools` of the bed.
 fn write_tool(bed: &TestBed, name: &str, lines: &str) {
     bed.write_script(&format!("tools/{name}"), &format!("#!/bin/sh\n{lines}\n"));

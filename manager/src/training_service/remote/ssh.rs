@@ -25,9 +25,20 @@ const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest message of ssh that is kept, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 16 << 10;
 
-/// Overrides a command in the user's SSH configuration, such as `tmux attach`. With it, `ssh` refuses all other
-/// commands.
-const NO_REMOTE_COMMAND: &str = "RemoteCommand=none";
+/// Overrides settings of the user's SSH configuration that suit a login at a terminal. With a command such as
+/// `tmux attach`, `ssh` refuses all other commands. Other settings take away a command or its input. The log level keeps
+/// the messages that explain a failure, and no others.
+///
+/// Earlier versions of `ssh` ignore the settings that they do not know. This hides no fault of the configuration, which
+/// has passed [`Ssh::check_configuration`].
+const OVERRIDES: [&str; 6] = [
+    "IgnoreUnknown=*",
+    "RemoteCommand=none",
+    "SessionType=default",
+    "StdinNull=no",
+    "ForkAfterAuthentication=no",
+    "LogLevel=ERROR",
+];
 
 /// The command that holds a control connection. It ends when its standard input closes, which also happens when the
 /// manager is killed. Its empty line ends what the login shell printed.
@@ -169,14 +180,16 @@ impl Ssh {
 
     fn options(&self) -> Vec<String> {
         let check = if self.machine.strict { "yes" } else { "accept-new" };
-        let mut options = vec![
+        let mut options = OVERRIDES.map(str::to_owned).to_vec();
+        options.extend([
             "ControlMaster=yes".to_owned(),
             "ControlPersist=no".to_owned(),
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
-            NO_REMOTE_COMMAND.to_owned(),
             "PermitLocalCommand=no".to_owned(),
-        ];
+            // The user's own forwards may be in use by another `ssh`.
+            "ExitOnForwardFailure=no".to_owned(),
+        ]);
         options.extend(self.machine_options());
         // The first value of an option counts, so the user's own values override these.
         let defaults = ["ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
@@ -201,9 +214,8 @@ impl Ssh {
     fn command_over_connection(&self) -> Command {
         let mut command = Command::new("ssh");
         command.arg("-S").arg(&self.socket);
-        let options =
-            ["ControlMaster=no", "ProxyCommand=false", "BatchMode=yes", NO_REMOTE_COMMAND];
-        command.args(options.iter().flat_map(|option| ["-o", *option]));
+        let options = ["ControlMaster=no", "ProxyCommand=false", "BatchMode=yes"];
+        command.args(OVERRIDES.iter().chain(&options).flat_map(|option| ["-o", *option]));
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -245,7 +257,8 @@ impl Ssh {
             escape_for_forward(there),
             escape_for_forward(&here.to_string_lossy())
         );
-        command.args(["-O", "forward", "-R", &ends, "--"]);
+        // Without a configuration, which may contain further forwards, or clear all.
+        command.args(["-F", "/dev/null", "-O", "forward", "-R", &ends, "--"]);
         command.arg(&self.machine.host);
         command_output(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
     }

@@ -64,8 +64,8 @@ fn remedy(reason: &str, messages: &str) -> Option<String> {
     known.map(|(_, remedy)| (*remedy).to_owned())
 }
 
-/// Explains the refusal of a host key. The details are in the lines before the reason, unless the user's configuration
-/// hides them (`LogLevel`).
+/// Explains the refusal of a host key. The details are in the lines before the reason, unless the configuration of a
+/// jump host hides them (`LogLevel`).
 fn host_key_remedy(messages: &str) -> String {
     let mut lines = messages.lines().map(str::trim);
     let after = |start: &str| lines.clone().find_map(|line| line.strip_prefix(start));
