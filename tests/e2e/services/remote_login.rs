@@ -242,6 +242,29 @@ fn the_message_of_an_account_without_a_shell_is_shown() {
     assert!(found.contains(&format!("FAIL  place  one: cannot log in: {message}")), "{found}");
 }
 
+#[test]
+#[ignore = "needs sshd"]
+fn a_machine_that_permits_too_few_sessions_is_named_with_the_remedy() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let both = [machines.add("few"), machines.add("enough")];
+    machines.add_sshd_option("few", "MaxSessions 2");
+    machines.add_sshd_option("enough", "MaxSessions 3");
+    let search = search(&bed, &both, 1);
+    let remedy = "raise MaxSessions in its sshd_config to 10, the default";
+    let found = run_doctor(&bed, &search);
+    let failures: Vec<_> = found.lines().filter(|line| line.contains(remedy)).collect();
+    assert!(failures.len() == 1 && failures[0].contains("FAIL  place  few: "), "{found}");
+    assert!(found.contains("ok    place  enough: it can reach the manager"), "{found}");
+    let running = search.start(&bed);
+    // The trial may end before the other machine is ready.
+    running.wait_for_stderr(remedy);
+    gate.release(1);
+    expect_complete_output(&bed, &Outcome::parse(running.finish(WAIT_TIMEOUT)), 1);
+    assert!(wait_for_starts(&bed, 1)[0].starts_with("enough "));
+}
+
 /// Settings that suit a login at a terminal, and would prevent commands, forwards or messages.
 const ODD_CONFIGURATION: &str = "\
 LogLevel QUIET

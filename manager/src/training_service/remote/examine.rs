@@ -2,18 +2,23 @@
 //! nothing on a machine.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
+use tokio::io::BufReader;
 use tokio::net::UnixListener;
+use tokio::process::Child;
+use tokio::time::timeout;
 
 use super::logind::{self, Logind};
+use super::output::skip_banner;
 use super::shell::{
     FURTHER_TOOLS, LINE_MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, missing_tools_fault,
     missing_tools_script,
 };
-use super::ssh::Ssh;
+use super::ssh::{COMMAND_TIMEOUT, Ssh};
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
 use crate::util::files::write_file;
@@ -97,8 +102,19 @@ async fn examine_machine(
         .into_iter()
         .map(|found| finding(name, found))
         .collect();
+    // In a search, the helper has a session of its own while others are opened.
+    let _helper = hold_session(ssh).await;
     findings.push(finding(name, try_tunnel(ssh, sockets.path(), number).await));
     findings
+}
+
+/// Opens a session that ends when the value is dropped. If it does not open, neither do others, which have a message.
+async fn hold_session(ssh: &Ssh) -> Option<Child> {
+    let mut command = ssh.script_command(&format!("echo {LINE_MARK}; exec cat >/dev/null"));
+    let mut held = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let mut output = BufReader::new(held.stdout.as_mut()?);
+    timeout(COMMAND_TIMEOUT, skip_banner(&mut output)).await.ok()??;
+    Some(held)
 }
 
 /// Returns the script that asks the questions. It marks the line of each answer, to distinguish it from a login shell's

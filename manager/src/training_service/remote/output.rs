@@ -65,7 +65,7 @@ pub(super) async fn follow_output(
 }
 
 /// Skips the login shell's output. `None`: the script ended before its first line.
-async fn skip_banner(reader: &mut (impl AsyncBufRead + Unpin)) -> Option<()> {
+pub(super) async fn skip_banner(reader: &mut (impl AsyncBufRead + Unpin)) -> Option<()> {
     let mut reader = reader.take(MAX_BANNER_BYTES);
     loop {
         let mut line = Vec::new();

@@ -19,7 +19,7 @@ use crate::util::files::write_file;
 /// The time limit for opening a connection, including name resolution and all jumps.
 const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time limit for a short command or a forward.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for sending a file, or for deleting many.
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest message of ssh that is kept, in bytes.

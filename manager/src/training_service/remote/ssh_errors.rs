@@ -34,7 +34,7 @@ fn reason_line(text: &str) -> Option<&str> {
 }
 
 /// The remedies for reasons that contain a text.
-const SSH_REMEDIES: [(&str, &str); 9] = [
+const SSH_REMEDIES: [(&str, &str); 10] = [
     (
         "Permission denied (",
         "the machine does not accept the key; add the public key there (`ssh-copy-id`), name a key that it accepts in \
@@ -48,6 +48,10 @@ const SSH_REMEDIES: [(&str, &str); 9] = [
     ("Connection refused", "correct `port`, or start sshd there"),
     ("No route to host", "check the network, and that the machine is on"),
     ("timed out", "check the network, and that the machine is on"),
+    (
+        "Session open refused by peer",
+        "the machine permits too few sessions in a connection; raise MaxSessions in its sshd_config to 10, the default",
+    ),
     ("No space left on device", NO_SPACE_REMEDY),
     ("Disk quota exceeded", NO_SPACE_REMEDY),
     ("Read-only file system", NO_SPACE_REMEDY),
@@ -126,7 +130,7 @@ Offending ED25519 key in /home/me/.ssh/known_hosts:7\r
             "{CHANGED_KEY_MESSAGES}{REFUSED_KEY_MESSAGES}kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n"
         );
         #[rustfmt::skip]
-        let table: [(String, &[&str]); 13] = [
+        let table: [(String, &[&str]); 14] = [
             // the messages     parts of the explanation
             (format!("{CHANGED_KEY_MESSAGES}{KEYGEN_COMMAND}{REFUSED_KEY_MESSAGES}"), &[
                 "Host key verification failed; ", "[gpu1]:2222 has changed to SHA256:Kq/SW2/50K2ITR0FeZ5QtO2t0e2xwQLUuaxfFrNEiD0; ",
@@ -143,6 +147,8 @@ Offending ED25519 key in /home/me/.ssh/known_hosts:7\r
             ("ssh: Could not resolve hostname gpu9: Name or service not known\r\n".to_owned(), &["gpu9", "~/.ssh/config"]),
             ("ssh: connect to host gpu1 port 2222: Connection refused\r\n".to_owned(), &["Connection refused; correct `port`"]),
             ("ssh: connect to host gpu1 port 22: Connection timed out\r\n".to_owned(), &["machine is on"]),
+            ("mux_client_request_session: session request failed: Session open refused by peer\r\nkex_exchange_identification: Connection closed by remote host\r\n".to_owned(),
+                &["MaxSessions"]),
             ("cat: write error: No space left on device\n".to_owned(), &["No space left on device; ", "`remoteDirectory`"]),
             ("mkdir: cannot create directory 'x': Disk quota exceeded\n".to_owned(), &["`remoteDirectory`"]),
             ("cannot create spool: Read-only file system (os error 30)".to_owned(), &["`remoteDirectory`"]),
