@@ -383,7 +383,7 @@ fn a_machine_without_bash_with_a_wrong_clock_and_a_shared_disk_runs_trials() {
     let search = search(&bed, &[machine], 2);
     let problems = [
         " s ahead of this machine's, and so are the times of its trials; set the clock, best with NTP",
-        "its folder for trials lies on nfs, where locks and sockets are not reliable; set `remoteDirectory` to a folder",
+        "its folder for trials lies on nfs, which machines may share: locks and sockets may be unreliable; set `remoteDirectory` to a folder",
     ];
     let mut doctor = bed.manager_command();
     let found = bed.start(doctor.arg("doctor").arg(search.write(&bed))).finish(WAIT_TIMEOUT);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::logind::{self, Logind};
 use super::output::skip_banner;
 use super::shell::{
-    FURTHER_TOOLS, LINE_MARK, SESSION_TOOLS, SHARED_FILE_SYSTEMS, folders, missing_tools_fault,
+    FURTHER_TOOLS, LINE_MARK, SESSION_TOOLS, folders, may_be_shared, missing_tools_fault,
     missing_tools_script,
 };
 use super::ssh::{COMMAND_TIMEOUT, Ssh};
@@ -204,13 +204,12 @@ fn judge_space(answers: &MachineAnswers) -> Result<String, String> {
     }
 }
 
-/// Returns the reason why a file system is unsuitable: the agents' locks and sockets are unreliable on it.
+/// Returns the reason why a file system may be unsuitable: the agents' locks and sockets may be unreliable on it.
 pub(super) fn file_system_fault(kind: &str) -> Option<String> {
-    let kind = kind.to_lowercase();
-    SHARED_FILE_SYSTEMS.iter().any(|shared| kind.contains(shared)).then(|| {
+    may_be_shared(kind).then(|| {
         format!(
-            "its folder for trials lies on {kind}, where locks and sockets are not reliable; set `remoteDirectory` to a folder \
-             on a disk of the machine"
+            "its folder for trials lies on {kind}, which machines may share: locks and sockets may be unreliable; set \
+             `remoteDirectory` to a folder on a disk of the machine"
         )
     })
 }

@@ -55,9 +55,31 @@ pub(super) fn bourne_command(script: &str) -> String {
     format!("exec /bin/sh -c '{run}' /bin/sh '{encoded}'")
 }
 
-/// Parts of the names of file systems that several machines can share, in lower case, as `stat` prints them.
-pub(super) const SHARED_FILE_SYSTEMS: [&str; 8] =
-    ["nfs", "smb", "cifs", "fuse", "lustre", "afs", "ceph", "gpfs"];
+/// The file systems of local disks and memory, as `stat` of coreutils and `BusyBox` prints them. It prints `UNKNOWN`
+/// for many that machines share.
+const LOCAL_FILE_SYSTEMS: [&str; 16] = [
+    "apfs",
+    "bcachefs",
+    "btrfs",
+    "ext2",
+    "ext2/ext3",
+    "f2fs",
+    "jfs",
+    "nilfs",
+    "overlayfs",
+    "ramfs",
+    "reiserfs",
+    "rootfs",
+    "tmpfs",
+    "ufs",
+    "xfs",
+    "zfs",
+];
+
+/// Returns whether several machines may share a file system. An empty text means that `stat` is missing.
+pub(super) fn may_be_shared(file_system: &str) -> bool {
+    !file_system.is_empty() && !LOCAL_FILE_SYSTEMS.contains(&file_system)
+}
 
 /// Returns the shell lines that set `$at` to an experiment's folder below `$root`, and `$files` to its file system.
 ///
@@ -65,11 +87,11 @@ pub(super) const SHARED_FILE_SYSTEMS: [&str; 8] =
 /// other's socket to the manager, which works only on the machine that created it. An experiment that began without
 /// such folders keeps its folder.
 pub(super) fn experiment_folder_script(experiment: &str) -> String {
-    let shared = SHARED_FILE_SYSTEMS.map(|name| format!("*{name}*")).join("|");
+    let local = LOCAL_FILE_SYSTEMS.join("|");
     format!(
         r#"at={experiment}; there=$root; while [ ! -d "$there" ]; do there=$(dirname "$there"); done
 files=$(stat -f -c %T "$there" 2>/dev/null)
-case $files in {shared}) [ -e "$root/$at/manager.url" ] || at=$at/$(uname -n) ;; esac"#
+case $files in ''|{local}) ;; *) [ -e "$root/$at/manager.url" ] || at=$at/$(uname -n) ;; esac"#
     )
 }
 
@@ -106,7 +128,8 @@ done; exec "$@" echo "last \"word\""
             // the file system  the experiment has a folder of an earlier version   the folder
             ("ext2/ext3",       false,                                              "e"),
             ("nfs",             false,                                              "e/gpu1"),
-            ("smb2",            false,                                              "e/gpu1"),
+            ("UNKNOWN (0x47504653)", false,                                    "e/gpu1"),
+            ("xfs",             false,                                              "e"),
             ("nfs",             true,                                               "e"),
             ("",                false,                                              "e"),
         ];
@@ -132,6 +155,7 @@ done; exec "$@" echo "last \"word\""
                 .env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
             assert_eq!(output, format!("{expected} {kind}"));
+            assert_eq!(may_be_shared(kind), has_folder || expected != "e", "{kind}");
         }
     }
 
