@@ -55,9 +55,15 @@ pub(super) struct AgentArguments<'a> {
     pub(super) platform: &'a str,
     /// True if the manager asks the agent to send the trial's output. Otherwise the agent's own settings decide.
     pub(super) requests_output: bool,
-    /// True if the agent serves the channel of NNI's SDK, as NNI does on this platform. The trial may then redirect its
-    /// output. Otherwise the agent's own settings decide.
+    /// True if the agent serves the channel of NNI's SDK, see [`redirects_output`]. Otherwise the agent's own settings
+    /// decide.
     pub(super) serves_sdk: bool,
+}
+
+/// Returns whether a command may redirect its output, with which the SDK's printed metrics would be lost. Other trials
+/// print them, so that they survive a fault of their agent: the SDK ends a trial whose channel does not answer.
+pub(super) fn redirects_output(command: &str) -> bool {
+    command.contains(['>', '|'])
 }
 
 impl AgentArguments<'_> {
@@ -111,6 +117,19 @@ mod tests {
 
     use super::super::Token;
     use super::*;
+
+    #[test]
+    fn a_redirection_is_found() {
+        for (command, redirects) in [
+            ("python3 train.py", false),
+            ("python3 train.py >log.txt 2>&1", true),
+            ("python3 train.py &>>log", true),
+            ("python3 train.py | gzip >log.gz", true),
+            ("cd code && python3 train.py", false),
+        ] {
+            assert_eq!(redirects_output(command), redirects, "{command}");
+        }
+    }
 
     #[test]
     fn an_argument_without_a_path_is_left_out() {

@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
-use super::agent_arguments::{AgentArguments, AgentPath, AgentSettings};
+use super::agent_arguments::{AgentArguments, AgentPath, AgentSettings, redirects_output};
 use super::{
     AGENT_END_TIMEOUT, AGENT_ERROR_CODE, AdoptionResult, FreeRoom, JobEnd, JobEndEvent, JobNews,
     JobNewsSender, SubmitError, TrainingService, TrialJobSpec,
@@ -195,7 +195,8 @@ impl LocalState {
             platform: "local",
             // The web pages show the growing output. Storing it takes as much disk space again as the files.
             requests_output: std::env::var_os(LOG_COLLECTION_VARIABLE).is_none(),
-            serves_sdk: std::env::var_os(SDK_CHANNEL_VARIABLE).is_none(),
+            serves_sdk: std::env::var_os(SDK_CHANNEL_VARIABLE).is_none()
+                && redirects_output(&job.command),
         };
         let path = |path| self.agent_path(path, dir).map(PathBuf::into_os_string);
         for (flag, value) in arguments.render(|text| text.to_owned().into(), path) {

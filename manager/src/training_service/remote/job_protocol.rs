@@ -8,7 +8,7 @@ use super::machine_assignment::AssignedJob;
 use super::manager_tunnel::AUTHORITY_FILE;
 use super::session::{MAX_MESSAGE_BYTES, MachineFacts, ROOM_REQUEST_ID, request_line};
 use super::{Settings, TrialJobSpec};
-use crate::training_service::agent_arguments::{AgentArguments, AgentPath};
+use crate::training_service::agent_arguments::{AgentArguments, AgentPath, redirects_output};
 
 /// The code with which a helper refuses a job because another experiment has just taken one of its GPUs.
 const GPU_IN_USE_CODE: i64 = -32011;
@@ -114,7 +114,7 @@ pub(super) fn submit_params(
         job: spec,
         platform: "remote",
         requests_output: true,
-        serves_sdk: true,
+        serves_sdk: redirects_output(&spec.command),
     };
     let has_authority = settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some());
     let place = |folder: &str, name: &str| Some(json!({"in": folder, "name": name}));
