@@ -350,7 +350,7 @@ impl Trial {
     /// process.
     pub fn stop(&mut self, reaped: bool) {
         let tree = self.tree();
-        self.stopped_programs = tree::programs_that(&tree, handles_sigterm);
+        self.stopped_programs = tree::programs_with_handler(&tree, handles_sigterm);
         self.spared = tree::below(&tree, &self.stopped_programs);
         self.signal_tree(Signal::SIGTERM, reaped, &self.spared);
         // A stopped process receives SIGTERM only after it is continued.

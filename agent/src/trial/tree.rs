@@ -89,10 +89,10 @@ fn all_processes() -> Vec<Process> {
         .collect()
 }
 
-/// Returns the members of `tree` that handle a signal, which they then end their own processes for. Shells run their
-/// handler only after the program in the foreground, so they do not count.
-pub fn programs_that(tree: &[Process], handle: impl Fn(u32) -> bool) -> Vec<u32> {
-    let programs = tree.iter().filter(|it| !it.name.ends_with("sh") && handle(it.pid));
+/// Returns the programs in `tree` that handle a signal, and so are expected to end their own processes. Shells do not
+/// count, because they run their handler only after the program in the foreground has ended.
+pub fn programs_with_handler(tree: &[Process], handles: impl Fn(u32) -> bool) -> Vec<u32> {
+    let programs = tree.iter().filter(|it| !it.name.ends_with("sh") && handles(it.pid));
     programs.map(|it| it.pid).collect()
 }
 
@@ -178,7 +178,7 @@ mod tests {
             (vec![2, 4], vec![5]),
             (vec![3, 4, 5], vec![4, 5]),
         ] {
-            let programs = programs_that(&tree, |pid| handles.contains(&pid));
+            let programs = programs_with_handler(&tree, |pid| handles.contains(&pid));
             let mut found = super::below(&tree, &programs);
             found.sort_unstable();
             assert_eq!(found, below, "{handles:?}");

@@ -180,7 +180,7 @@ fn trim_token(mut user: AuthInfo) -> Option<AuthInfo> {
     Some(user)
 }
 
-/// Returns a user whose data the library can read, and whose program is interactive only if it can ask someone.
+/// Returns a user whose data the library can read, and whose program is interactive only if there is a terminal.
 fn complete_user(mut user: AuthInfo) -> AuthInfo {
     remove_white_space(&mut user.client_certificate_data);
     let mut key = secret(&user, "client-key-data");
